@@ -1,0 +1,251 @@
+//! Value types that cannot hold a bad value: CIDR, IP address, MAC address, interface name.
+//!
+//! Each is a string on the wire and carries its own schema, so that the API server refuses a bad
+//! value with the field's path before a program sees it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Why a value is not an address, CIDR or interface name; names the value and the form expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{value:?} is not {expected}")]
+pub struct ParseError {
+    value: String,
+    expected: &'static str,
+}
+
+impl ParseError {
+    fn new(value: &str, expected: &'static str) -> Self {
+        Self {
+            value: value.to_owned(),
+            expected,
+        }
+    }
+}
+
+macro_rules! string_value {
+    ($name:ident, $schema:expr) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = Cow::<str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    };
+}
+
+/// An address with a prefix length: a range (`10.20.0.0/16`) or an interface address (`10.20.0.5/16`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cidr(pub IpNet);
+
+impl Cidr {
+    /// The address part.
+    pub fn addr(&self) -> IpAddr {
+        self.0.addr()
+    }
+
+    /// Whether this is an IPv6 CIDR.
+    pub fn is_ipv6(&self) -> bool {
+        matches!(self.0, IpNet::V6(_))
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| ParseError::new(text, "a CIDR such as 10.20.0.0/16 or fd00:20::/64"))
+    }
+}
+
+string_value!(
+    Cidr,
+    json_schema!({
+        "type": "string",
+        "maxLength": 43,
+        "x-kubernetes-validations": [{
+            "rule": "isCIDR(self)",
+            "message": "must be a CIDR such as 10.20.0.0/16 or fd00:20::/64"
+        }]
+    })
+);
+
+/// An IP address of either family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ip(pub IpAddr);
+
+impl fmt::Display for Ip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Ip {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse()
+            .map(Self)
+            .map_err(|_| ParseError::new(text, "an IP address such as 10.20.0.1 or fd00:20::1"))
+    }
+}
+
+string_value!(
+    Ip,
+    json_schema!({
+        "type": "string",
+        "maxLength": 39,
+        "x-kubernetes-validations": [{
+            "rule": "isIP(self)",
+            "message": "must be an IP address such as 10.20.0.1 or fd00:20::1"
+        }]
+    })
+);
+
+/// A 48-bit MAC address, lower-case on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl FromStr for Mac {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParseError::new(text, "a MAC address such as 02:00:5e:10:00:01");
+        let mut octets = [0; 6];
+        let mut parts = text.split(':');
+        for octet in &mut octets {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(error)?;
+            *octet = u8::from_str_radix(part, 16).map_err(|_| error())?;
+        }
+        if parts.next().is_some() {
+            Err(error())
+        } else {
+            Ok(Self(octets))
+        }
+    }
+}
+
+string_value!(
+    Mac,
+    json_schema!({ "type": "string", "maxLength": 17, "pattern": "^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$" })
+);
+
+/// A network interface's name: 1 to 15 bytes, no white space, `/` or `:`, and not `.` or `..` (Linux' `dev_valid_name`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IfName(String);
+
+impl IfName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for IfName {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad_char = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
+        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || text.contains(bad_char) {
+            return Err(ParseError::new(
+                text,
+                "an interface name of 1 to 15 characters without space, '/' or ':'",
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+string_value!(
+    IfName,
+    json_schema!({ "type": "string", "minLength": 1, "maxLength": 15, "pattern": "^[^\\s/:]+$" })
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_survive_a_round_trip_through_json() {
+        for text in ["\"10.20.0.5/16\"", "\"fd00::1/64\""] {
+            let cidr: Cidr = serde_json::from_str(text).unwrap();
+            assert_eq!(serde_json::to_string(&cidr).unwrap(), text);
+        }
+        assert_eq!(
+            "02:AA:00:00:00:01".parse::<Mac>().unwrap().to_string(),
+            "02:aa:00:00:00:01"
+        );
+    }
+
+    #[test]
+    fn bad_values_are_refused_with_the_value_and_the_form() {
+        assert_eq!(
+            "1.2.3.4/33"
+                .parse::<Cidr>()
+                .unwrap_err()
+                .to_string()
+                .split(" is not ")
+                .next(),
+            Some("\"1.2.3.4/33\"")
+        );
+        for bad in [
+            "02:00:00:00:00",
+            "02:00:00:00:00:00:00",
+            "0x:00:00:00:00:00",
+            "2:0:0:0:0:0",
+        ] {
+            assert!(bad.parse::<Mac>().is_err(), "{bad}");
+        }
+        for bad in ["", "..", "a b", "a/b", "a:b", "sixteen-letters-"] {
+            assert!(bad.parse::<IfName>().is_err(), "{bad}");
+        }
+        assert!("Net_1.20".parse::<IfName>().is_ok());
+    }
+}

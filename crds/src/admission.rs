@@ -1,0 +1,71 @@
+//! The kind `Admission`: the selectors of all Networks, compiled into the parameter of the mutating policy.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::address::IfName;
+use crate::selector::Selector;
+
+/// Most Networks that the policy's cost allows.
+pub const MAX_NETWORKS: usize = 256;
+/// Most attach rules, of all Networks together, that the policy's cost allows.
+pub const MAX_ATTACH: usize = 256;
+
+/// What the mutating policy needs to know of all Networks. Written by the controller only.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
+#[kube(
+    group = "fairlead.dev",
+    version = "v1alpha1",
+    kind = "Admission",
+    plural = "admissions",
+    category = "fairlead",
+    derive = "Default",
+    derive = "PartialEq",
+    doc = "Machine-written: the selectors of all Networks, compiled into the parameter of the mutating policy.",
+    validation = Rule::new("self.metadata.name == 'default'").message("metadata.name must be default: there is one Admission"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionSpec {
+    /// The accepted Networks.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub networks: Vec<AdmittedNetwork>,
+    /// Who gets a network without asking.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub attach: Vec<CompiledAttach>,
+    /// fairlead is being uninstalled: agents drop their finalizers and touch no link.
+    #[serde(default)]
+    pub uninstalling: bool,
+}
+
+/// One accepted Network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmittedNetwork {
+    /// Name of the Network.
+    #[schemars(length(min = 1, max = 40))]
+    pub name: String,
+    /// Whether its addresses are counted as an extended resource.
+    pub resource: bool,
+}
+
+/// One attach rule of one Network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CompiledAttach {
+    /// Name of the Network.
+    #[schemars(length(min = 1, max = 40))]
+    pub network: String,
+    /// Name of the interface in the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<IfName>,
+    /// Selects namespaces by their labels.
+    #[serde(default)]
+    pub namespace_selector: Selector,
+    /// Selects pods by their labels.
+    #[serde(default)]
+    pub pod_selector: Selector,
+}

@@ -1,0 +1,130 @@
+//! Every condition type and every reason, with what it means and what to do: the one table that code and docs share.
+
+use std::fmt;
+
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident: $means:literal, $todo:literal;)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $(#[doc = $means] $variant,)+
+        }
+
+        impl $name {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The name as it stands in an object.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($variant),)+ }
+            }
+
+            /// What it means, in one sentence.
+            pub fn means(self) -> &'static str {
+                match self { $(Self::$variant => $means,)+ }
+            }
+
+            /// What a person should do about it.
+            pub fn todo(self) -> &'static str {
+                match self { $(Self::$variant => $todo,)+ }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+table! {
+    /// Types of conditions.
+    ConditionType {
+        Ready: "PodNetwork: every interface the pod asks for is up with its addresses. NodeNetwork: the agent can attach pods.", "Read the reason and the message.";
+        Held: "PodNetwork: the pod's containers waited for its interfaces.", "False is normal for pods created before the installation and for networks added to a running pod.";
+        RequestMismatch: "PodNetwork: the addresses the pod holds differ from what the scheduler was asked for.", "Usually a network added to or removed from a running pod; nothing to do unless the node runs out of addresses.";
+        Accepted: "Network: the controller admitted it and agents act on it.", "Read the reason and the message.";
+        InUse: "Network: pods or blocks still need it, so it cannot go away yet.", "Delete the pods that use it; the message counts them.";
+        Degraded: "NodeNetwork: pods can be attached, but something on the node is in the way of their traffic.", "Read the reason and the message.";
+    }
+}
+
+table! {
+    /// Reasons of conditions and events.
+    Reason {
+        Attached: "Every interface is up with its addresses.", "Nothing.";
+        Waiting: "Addresses are held; the pod's sandbox does not exist yet.", "Look at the pod's own events: images, volumes and the primary network come first.";
+        Attaching: "The interfaces are being attached.", "Nothing, unless it lasts.";
+        AttachFailed: "The kernel or the runtime refused a step; it is tried again.", "Read the message: it names the step and the kernel's words.";
+        InvalidRequest: "The annotation fairlead.dev/networks cannot be read.", "Correct the annotation; the message points at the place.";
+        NetworkNotFound: "A network the pod asks for does not exist.", "Create the Network or correct the annotation; the pod goes on by itself.";
+        NetworkNotAccepted: "A network the pod asks for is not accepted.", "See `kubectl get fnet`; the pod goes on by itself once it is accepted.";
+        NetworkTerminating: "A network the pod asks for is being deleted.", "Ask for another network, or wait and create it again.";
+        NetworkNotOnNode: "A network the pod asks for does not exist on the pod's node.", "Check the Network's nodeSelector against the node's labels; delete the pod so that it is scheduled again.";
+        NamespaceNotAllowed: "The network does not allow the pod's namespace.", "Change the Network's allowedNamespaces or the namespace's labels.";
+        InterfaceNameTaken: "The interface name is in use in the pod by something else.", "Ask for another name; eth0 and lo are never ours.";
+        NoAddresses: "The network has no free address for this node.", "Delete pods that use the network, or add a range to it.";
+        QuarantinedUntil: "All free addresses are in quarantine; the message says until when.", "Wait, or add a range.";
+        HotplugNoCapacity: "A network was added to a running pod, but all of the node's addresses are promised to the scheduler.", "Set the Network's ipam.hotplugReserve, delete pods on the node, or add a range.";
+        LeaseExpired: "The agent cannot renew its Lease, so it must not attach anything.", "Check the agent's connection to the API server.";
+        RecordRefused: "The API server refused the record, so nothing was attached.", "Read the message; usually a policy or a quota.";
+        BlockLost: "An address of the pod lies in a block that this node does not own any more.", "The node was away for long; delete the pod to give it another address.";
+        BridgeNameTaken: "The bridge's name belongs to a link that fairlead did not make.", "Choose another bridge name, or set bridge.manage to Existing if it is a bridge.";
+        BridgeMissing: "The bridge does not exist on the node, and bridge.manage is Existing.", "Create the bridge on the node.";
+        DeviceNotAllowed: "The uplink is not matched by the agent's flag --devices.", "Add a glob for the device to the flag, after making sure it is not the node's own uplink.";
+        ParentMissing: "The uplink does not exist on the node.", "Check the device's name, or the Network's nodeSelector.";
+        ParentDown: "The uplink is down; fairlead never sets it up.", "Set it up on the node, and see why it is down.";
+        ParentBusy: "The uplink is already used in another way.", "Use another device, or remove the other use.";
+        MtuTooLarge: "The network's MTU is larger than its uplink's.", "Lower spec.mtu or raise the uplink's MTU.";
+        HostNetwork: "The pod uses the node's own network.", "Remove hostNetwork or the annotation.";
+        UnsupportedRuntime: "Interfaces added to a sandbox of this runtime are invisible to its containers.", "Use a runtime that shares the node's kernel.";
+        Contested: "Something keeps changing what fairlead made; it is not repaired any more for a while.", "Find who changes it; the message names what changed.";
+        Repaired: "Something had changed or deleted what fairlead made; it was put back.", "Find who changes it if it happens again.";
+        Uninstalling: "fairlead is being uninstalled.", "Nothing.";
+        Gate: "The gate held the pod's containers.", "Nothing.";
+        AdmittedWithoutGate: "The pod was created without the gate, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";
+        Accepted: "The network is admitted.", "Nothing.";
+        DriverNotYetSupported: "This version does not have the driver.", "Use the bridge driver, or another version.";
+        FieldNotYetSupported: "This version does not have a field that is set.", "Remove the field that the message names, or use another version.";
+        HoldNotYetSupported: "This version does not have this hold.", "Set hold to Auto or Gate.";
+        RangeOverlap: "A range overlaps that of an older network in the same space.", "Change the range or the space; the message names the other network.";
+        TooManyNetworks: "There are more networks or attach rules than the admission policy can carry.", "Remove some: at most 256 of each.";
+        StillUsed: "Pods or blocks still need the network.", "Delete the pods that use it; the message counts them.";
+        Unused: "Nothing needs the network.", "Nothing.";
+        AgentReady: "The agent can attach pods.", "Nothing.";
+        HostFirewall: "The node's firewall drops traffic between ports of one bridge.", "Add the rule that the message names.";
+        InterfaceAddRejected: "A pod of the node's own network asked for a network.", "Remove hostNetwork or the annotation.";
+        NetworkIsland: "Pods of one network run on several nodes, but the network does not reach between nodes.", "Give the network an uplink, or keep its pods on one node.";
+        PodWaits: "A pod waits for its networks; the message says why.", "See the reason in the message.";
+    }
+}
+
+impl Reason {
+    /// Whether waiting alone can help: addresses, devices and objects come and go; a wrong request does not.
+    pub fn is_transient(self) -> bool {
+        !matches!(
+            self,
+            Self::InvalidRequest | Self::HostNetwork | Self::UnsupportedRuntime
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_name_stands_once_and_every_text_is_a_sentence() {
+        let names: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(names.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert!(
+                reason.means().ends_with('.') && reason.todo().ends_with('.'),
+                "{reason}"
+            );
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! What opens doors: the central controller and the gate in front of a pod's containers.
+
+pub mod gate;
