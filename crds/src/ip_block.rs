@@ -1,4 +1,7 @@
 //! The kind `IPBlock`: a CIDR that one node owns. Its name is the claim.
+//!
+//! That the name fits the CIDR is checked by the validating policy: rules on `metadata.name` cost more than
+//! the API server allows in a definition.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
@@ -20,12 +23,6 @@ use crate::address::{Cidr, Ip};
     selectable = ".spec.network",
     derive = "PartialEq",
     doc = "A block of addresses that one node owns. Its name is the claim: creating it is atomic, so two nodes can never own one address.",
-    validation = Rule::new("self.metadata.name.startsWith(self.spec.space + '-') && self.metadata.name.endsWith('-' + string(cidr(self.spec.cidr).prefixLength()))")
-        .message("metadata.name must be <space>-<address>-<prefix>"),
-    validation = Rule::new("self.spec.cidr.contains(':') || self.metadata.name == self.spec.space + '-' + self.spec.cidr.replace('.', '-').replace('/', '-')")
-        .message("metadata.name must be <space>-<address>-<prefix>"),
-    validation = Rule::new("!self.spec.cidr.contains(':') || self.metadata.name.matches('-[0-9a-f]{32}-[0-9]{2,3}$')")
-        .message("metadata.name must be <space>-<32 hex digits of the address>-<prefix>"),
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),

@@ -20,6 +20,7 @@ pub mod pod_network;
 pub mod reason;
 pub mod request;
 pub mod selector;
+pub mod usable;
 
 pub use address::{Cidr, IfName, Ip, Mac};
 pub use admission::{Admission, AdmissionSpec};

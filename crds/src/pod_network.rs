@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Cidr, IfName, Ip, Mac};
+use crate::network::Route;
 
 /// What was resolved for a pod and which addresses it holds. Written before the kernel is touched.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -154,6 +155,7 @@ pub struct InterfaceStatus {
     pub interface_name: IfName,
     /// Addresses in CIDR form.
     #[serde(default)]
+    #[schemars(with = "Vec<String>", length(max = 2))]
     pub ips: Vec<Cidr>,
     /// Hardware address.
     pub hardware_address: Mac,
@@ -165,8 +167,21 @@ pub struct InterfaceStatus {
     pub host_interface: Option<String>,
     /// Gateways of the ranges the addresses are from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 2))]
     pub gateways: Vec<Ip>,
     /// Static routes through the interface.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<crate::network::Route>,
+    #[schemars(with = "Vec<RouteInStatus>", length(max = 64))]
+    pub routes: Vec<Route>,
+}
+
+/// The shape of a [`Route`] in a status. A status is written by agents only: the rules on what people
+/// write would cost more here than the API server allows.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "stands for its schema")]
+struct RouteInStatus {
+    /// Destination.
+    to: String,
+    /// Next hop.
+    via: Option<String>,
 }

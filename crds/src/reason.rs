@@ -81,6 +81,7 @@ table! {
         UnsupportedRuntime: "Interfaces added to a sandbox of this runtime are invisible to its containers.", "Use a runtime that shares the node's kernel.";
         Contested: "Something keeps changing what fairlead made; it is not repaired any more for a while.", "Find who changes it; the message names what changed.";
         Repaired: "Something had changed or deleted what fairlead made; it was put back.", "Find who changes it if it happens again.";
+        RequestDiffers: "The pod holds another number of attachments than it asked the scheduler for.", "Nothing, unless it was not meant.";
         Uninstalling: "fairlead is being uninstalled.", "Nothing.";
         Gate: "The gate held the pod's containers.", "Nothing.";
         AdmittedWithoutGate: "The pod was created without the gate, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";

@@ -30,8 +30,9 @@ pub use self::{
 };
 use self::{lo::LinkEvents, narrator::Narrator, stop::Stop};
 
-/// How often the alias is read even if no notification came: one may be lost when the kernel's queue is full.
-const READ_EVERY: Duration = Duration::from_secs(1);
+/// Milliseconds between two reads of the alias even if no notification came: one may be lost when the kernel's
+/// queue is full, and a new alias of a link that is down makes none (`netdev_state_change`, net/core/dev.c).
+const READ_EVERY: u16 = 1000;
 
 /// Why the gate ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,8 +68,9 @@ pub fn run(pod: &Pod, log: &mut dyn Write) -> Outcome {
             .filter(LinkEvents::drain)
             .or_else(|| LinkEvents::subscribe().ok());
         let verdict = look(pod);
-        let lines = narrator.tell(&verdict, Instant::now());
-        lines.iter().for_each(|line| say(log, line));
+        for line in narrator.tell(&verdict, Instant::now()) {
+            say(log, &line);
+        }
         if verdict == Verdict::Open {
             return Outcome::Open;
         }
@@ -91,9 +93,8 @@ fn wait(events: Option<&LinkEvents>, stop: &Stop) {
         .flatten()
         .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
         .collect();
-    let timeout = PollTimeout::try_from(READ_EVERY).unwrap_or(PollTimeout::ZERO);
-    if poll(&mut fds, timeout).is_err() {
-        thread::sleep(READ_EVERY);
+    if poll(&mut fds, PollTimeout::from(READ_EVERY)).is_err() {
+        thread::sleep(Duration::from_millis(READ_EVERY.into()));
     }
 }
 

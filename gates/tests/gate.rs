@@ -1,5 +1,7 @@
 //! The built gate binary in real network namespaces, one per test.
 
+// For clippy: helpers of tests are tests too.
+#[cfg(test)]
 #[path = "gate/space.rs"]
 mod space;
 
@@ -59,6 +61,16 @@ fn opens_when_the_marker_comes_later() {
         "{}",
         gate.log()
     );
+}
+
+#[test]
+fn opens_within_a_second_where_the_kernel_sends_no_notification() {
+    let Some(space) = Space::new() else { return };
+    space.set_lo("down");
+    let mut gate = Gate::start(&space, UID);
+    gate.says_within(SOON, "waiting until");
+    space.set_alias(&ready(UID, Some(space.cookie())));
+    assert_eq!(gate.ends_within(WHILE), Some(0), "{}", gate.log());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncBufReadExt, BufReader},
@@ -75,7 +76,7 @@ const MODULES: [Module; 4] = [
 ];
 
 /// The programs, built.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Tools {
     folders: Vec<PathBuf>,
 }
@@ -92,7 +93,11 @@ impl Tools {
 
     /// The path of a program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        let found = self.folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
+        let found = self
+            .folders
+            .iter()
+            .map(|folder| folder.join(name))
+            .find(|file| file.is_file());
         found.with_context(|| format!("no module of the cluster has a program `{name}`"))
     }
 
@@ -113,7 +118,11 @@ impl Tools {
 
     /// `PATH` with these programs first.
     pub fn path(&self) -> String {
-        let folders: Vec<_> = self.folders.iter().map(|folder| folder.to_string_lossy()).collect();
+        let folders: Vec<_> = self
+            .folders
+            .iter()
+            .map(|folder| folder.to_string_lossy())
+            .collect();
         format!("{}:{}", folders.join(":"), prereq::path())
     }
 }
@@ -135,7 +144,8 @@ pub fn cache() -> Result<PathBuf> {
     Ok(base.join("fairlead"))
 }
 
-/// Makes `folder` with `fill` unless it exists; it appears complete or not at all.
+/// Makes `folder` with `fill` unless it exists; it appears complete or not at all. Of two processes that want
+/// the same, one waits for the other.
 pub async fn once<F>(folder: &Path, fill: F) -> Result<()>
 where
     F: AsyncFnOnce(&Path) -> Result<()>,
@@ -143,32 +153,55 @@ where
     if folder.is_dir() {
         return Ok(());
     }
-    let parent = folder.parent().context("a cache folder has a parent")?;
-    fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-    let unfinished = tempfile::Builder::new().prefix("unfinished-").tempdir_in(parent)?;
-    let inside = unfinished.path().join("content");
-    fs::create_dir(&inside)?;
-    fill(&inside).await?;
-    match fs::rename(&inside, folder) {
-        // Somebody else was faster; what they made has the same key.
-        Err(_) if folder.is_dir() => Ok(()),
-        other => other.with_context(|| format!("moving a finished build to {}", folder.display())),
+    let unfinished = folder.with_extension("unfinished");
+    fs::create_dir_all(&unfinished).with_context(|| format!("creating {}", unfinished.display()))?;
+    let lock = fs::File::open(&unfinished)?;
+    lock.lock()
+        .with_context(|| format!("locking {}", unfinished.display()))?;
+    if folder.is_dir() {
+        return Ok(());
     }
+    empty(&unfinished)?;
+    fill(&unfinished).await?;
+    fs::rename(&unfinished, folder)
+        .with_context(|| format!("moving a finished build to {}", folder.display()))
+}
+
+/// Removes what a build that was cut off has left.
+fn empty(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
+        let path = entry?.path();
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
+        removed.with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Twelve hex digits over everything that decides what comes out.
 pub fn key<T: AsRef<[u8]>>(parts: &[T]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
-        hash.update(u64::try_from(part.as_ref().len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(
+            u64::try_from(part.as_ref().len())
+                .unwrap_or(u64::MAX)
+                .to_le_bytes(),
+        );
         hash.update(part.as_ref());
     }
-    hash.finalize().iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+    let mut hex = format!("{:x}", hash.finalize());
+    hex.truncate(12);
+    hex
 }
 
 impl Module {
     fn source(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("modules").join(self.name)
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("modules")
+            .join(self.name)
     }
 
     async fn build(&self, progress: &Progress) -> Result<PathBuf> {
@@ -206,7 +239,9 @@ impl Module {
 
     fn arguments(&self, output: &Path) -> Vec<String> {
         let mut arguments: Vec<String> = match self.renamed {
-            Some((name, _)) => ["build", "-o", &output.join(name).to_string_lossy()].map(String::from).to_vec(),
+            Some((name, _)) => ["build", "-o", &output.join(name).to_string_lossy()]
+                .map(String::from)
+                .to_vec(),
             None => vec!["install".into()],
         };
         arguments.extend(["-v", "-trimpath", "-buildvcs=false", "-ldflags", self.ldflags].map(String::from));
@@ -227,7 +262,11 @@ impl Module {
         let stderr = child.stderr.take().context("standard error is a pipe")?;
         let said = follow(stderr, stage).await?;
         if !child.wait().await?.success() {
-            bail!("building the Go module {} failed:\n{}", self.source().display(), said.join("\n"));
+            bail!(
+                "building the Go module {} failed:\n{}",
+                self.source().display(),
+                said.join("\n")
+            );
         }
         for program in self.programs {
             if !output.join(program).is_file() {
@@ -238,10 +277,19 @@ impl Module {
     }
 
     async fn go(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.command()?.args(arguments).output().await.context("starting go")?;
+        let output = self
+            .command()?
+            .args(arguments)
+            .output()
+            .await
+            .context("starting go")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            bail!("`go {}` in {} failed: {said}", arguments.join(" "), self.source().display());
+            bail!(
+                "`go {}` in {} failed: {said}",
+                arguments.join(" "),
+                self.source().display()
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -249,7 +297,9 @@ impl Module {
     fn command(&self) -> Result<Command> {
         let mut command = Command::new(prereq::find("go")?);
         // Settings of the user must not change what comes out under one key.
-        command.current_dir(self.source()).envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off")]);
+        command
+            .current_dir(self.source())
+            .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off")]);
         command.kill_on_drop(true);
         Ok(command)
     }
@@ -272,7 +322,10 @@ async fn follow(stderr: tokio::process::ChildStderr, stage: &Stage) -> Result<Ve
 
 /// Source folder of a dependency of one of the modules.
 pub async fn module_source(module: &str, dependency: &str) -> Result<PathBuf> {
-    let module = MODULES.iter().find(|known| known.name == module).context("unknown module")?;
+    let module = MODULES
+        .iter()
+        .find(|known| known.name == module)
+        .context("unknown module")?;
     let folder = module.go(&["list", "-m", "-f", "{{.Dir}}", dependency]).await?;
     Ok(folder.trim().into())
 }
@@ -280,8 +333,15 @@ pub async fn module_source(module: &str, dependency: &str) -> Result<PathBuf> {
 /// Compiles one C file to a small static program.
 pub async fn compile_c(source: &Path, output: &Path) -> Result<()> {
     let cc = prereq::find("cc")?;
-    let argv =
-        [cc.as_os_str(), "-Os".as_ref(), "-static".as_ref(), "-s".as_ref(), "-o".as_ref(), output.as_ref(), source.as_ref()];
+    let argv = [
+        cc.as_os_str(),
+        "-Os".as_ref(),
+        "-static".as_ref(),
+        "-s".as_ref(),
+        "-o".as_ref(),
+        output.as_ref(),
+        source.as_ref(),
+    ];
     process::run(&argv).await?;
     Ok(())
 }
@@ -297,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_build_that_fails_leaves_nothing_behind_and_the_next_one_works() {
+    async fn a_build_that_fails_is_not_taken_for_a_whole_one_and_the_next_one_starts_afresh() {
         let cache = tempfile::tempdir().unwrap();
         let folder = cache.path().join("thing-1");
         let failed = once(&folder, async |inside: &Path| {
@@ -305,9 +365,17 @@ mod tests {
             bail!("cut off")
         });
         failed.await.unwrap_err();
-        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
-        once(&folder, async |inside: &Path| Ok(fs::write(inside.join("whole"), "")?)).await.unwrap();
-        once(&folder, async |_: &Path| bail!("must not be asked again")).await.unwrap();
-        assert!(folder.join("whole").is_file());
+        assert!(!folder.exists());
+        let whole = async |inside: &Path| Ok(fs::write(inside.join("whole"), "")?);
+        once(&folder, whole).await.unwrap();
+        once(&folder, async |_: &Path| bail!("must not be asked again"))
+            .await
+            .unwrap();
+        let files: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(files, ["whole"]);
+        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The cgroups in which everything of the cluster runs, and by which it is ended.
 //!
 //! Works with cgroup v1 (one folder in every mounted hierarchy) and v2. Only folders below
-//! [`layout::CGROUP`] are created, killed or removed.
+//! [`Layout::cgroup`] are created, killed or removed.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +16,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::layout;
+use crate::layout::Layout;
 
 const V2_ROOT: &str = "/sys/fs/cgroup";
 const KILL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -29,8 +29,8 @@ pub struct Group {
 
 impl Group {
     /// Names a group below the cluster's own; `""` is that one. Creates nothing.
-    pub fn named(path: &str) -> Result<Self> {
-        let relative = Path::new(layout::CGROUP).join(path);
+    pub fn named(layout: Layout, path: &str) -> Result<Self> {
+        let relative = Path::new(&layout.cgroup()).join(path);
         let folders = hierarchies()?.iter().map(|root| root.join(&relative)).collect();
         Ok(Self { folders })
     }
@@ -43,9 +43,17 @@ impl Group {
         Ok(())
     }
 
+    /// Whether any hierarchy has it.
+    pub fn exists(&self) -> bool {
+        self.folders.iter().any(|folder| folder.exists())
+    }
+
     /// The `cgroup.procs` files into which a process has to write itself.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        self.folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
+        self.folders
+            .iter()
+            .map(|folder| folder.join("cgroup.procs"))
+            .collect()
     }
 
     /// Every process of the group and of the groups below it.
@@ -98,20 +106,24 @@ fn hierarchies() -> Result<Vec<PathBuf>> {
         return Ok(vec![V2_ROOT.into()]);
     }
     let mounts = fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
-    let found = v1_mounts(&mounts);
+    let found = hybrid_mounts(&mounts);
     if found.is_empty() {
         bail!("no cgroup is mounted: the nodes' containers need cgroup v1 or v2 under {V2_ROOT}");
     }
     Ok(found)
 }
 
-fn v1_mounts(mounts: &str) -> Vec<PathBuf> {
+/// Every v1 hierarchy, and the v2 one without controllers that often stands beside them: runc uses it too.
+fn hybrid_mounts(mounts: &str) -> Vec<PathBuf> {
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
-    fields.filter(|field| field.get(2) == Some(&"cgroup")).map(|field| PathBuf::from(field[1])).collect()
+    let cgroups = fields.filter(|field| matches!(field.get(2), Some(&"cgroup" | &"cgroup2")));
+    cgroups.map(|field| PathBuf::from(field[1])).collect()
 }
 
 fn create(root: &Path, folder: &Path) -> Result<()> {
-    let relative = folder.strip_prefix(root).context("cgroup outside its hierarchy")?;
+    let relative = folder
+        .strip_prefix(root)
+        .context("cgroup outside its hierarchy")?;
     let mut at = root.to_owned();
     for part in relative.components() {
         delegate(&at)?;
@@ -128,7 +140,9 @@ fn create(root: &Path, folder: &Path) -> Result<()> {
 
 /// v2 only: hands every controller on to the groups below.
 fn delegate(group: &Path) -> Result<()> {
-    let Ok(controllers) = fs::read_to_string(group.join("cgroup.controllers")) else { return Ok(()) };
+    let Ok(controllers) = fs::read_to_string(group.join("cgroup.controllers")) else {
+        return Ok(());
+    };
     for controller in controllers.split_whitespace() {
         let file = group.join("cgroup.subtree_control");
         fs::write(&file, format!("+{controller}"))
@@ -149,7 +163,9 @@ fn inherit_cpuset(parent: &Path, group: &Path) -> Result<()> {
 }
 
 fn subgroups(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
     entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -179,7 +195,8 @@ fn remove(folder: &Path) -> io::Result<()> {
 pub fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name is in brackets and may itself contain brackets and spaces.
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
 #[cfg(test)]
@@ -187,13 +204,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_v1_hierarchy_is_found_and_the_unified_one_is_left_alone() {
+    fn every_hierarchy_is_found_in_a_hybrid_setup() {
         let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup /sys/fs/cgroup/systemd cgroup rw,name=systemd 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let expected = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/systemd"].map(PathBuf::from);
-        assert_eq!(v1_mounts(mounts), expected);
+        let expected = [
+            "/sys/fs/cgroup/cpu",
+            "/sys/fs/cgroup/systemd",
+            "/sys/fs/cgroup/unified",
+        ];
+        assert_eq!(hybrid_mounts(mounts), expected.map(PathBuf::from));
     }
 
     #[test]

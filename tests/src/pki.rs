@@ -9,16 +9,16 @@ use std::{
 
 use anyhow::{Context, Result};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
 };
 use serde_json::json;
 
-use crate::layout;
+use crate::layout::{self, Layout};
 
 /// The certificate authority of one cluster.
 pub struct Authority {
-    folder: PathBuf,
+    layout: Layout,
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -34,28 +34,36 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Makes an authority whose files go to `folder`.
-    pub fn new(folder: &Path) -> Result<Self> {
+    /// Makes the authority of a new cluster.
+    pub fn new(layout: Layout) -> Result<Self> {
+        let folder = layout.pki();
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("fairlead-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages =
-            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::CrlSign,
+        ];
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
         write_private(&folder.join("ca.crt"), &certificate)?;
         write_private(&folder.join("ca.key"), &key.serialize_pem())?;
-        Ok(Self { folder: folder.into(), certificate, issuer: Issuer::new(params, key) })
+        Ok(Self {
+            layout,
+            certificate,
+            issuer: Issuer::new(params, key),
+        })
     }
 
     /// PEM file of the authority's certificate.
     pub fn certificate_file(&self) -> PathBuf {
-        self.folder.join("ca.crt")
+        self.layout.pki().join("ca.crt")
     }
 
     /// PEM file of the authority's key.
     pub fn key_file(&self) -> PathBuf {
-        self.folder.join("ca.key")
+        self.layout.pki().join("ca.key")
     }
 
     /// A certificate for a server that is reached by these names and addresses.
@@ -78,10 +86,13 @@ impl Authority {
     fn issue(&self, file: &str, mut params: CertificateParams) -> Result<Identity> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer).context("signing a certificate")?.pem();
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .context("signing a certificate")?
+            .pem();
         let identity = Identity {
-            certificate_file: self.folder.join(format!("{file}.crt")),
-            key_file: self.folder.join(format!("{file}.key")),
+            certificate_file: self.layout.pki().join(format!("{file}.crt")),
+            key_file: self.layout.pki().join(format!("{file}.key")),
             certificate,
             key: key.serialize_pem(),
         };
@@ -93,7 +104,7 @@ impl Authority {
     /// A key pair that signs service account tokens: the files of the private and the public part.
     pub fn service_account_key(&self) -> Result<(PathBuf, PathBuf)> {
         let key = KeyPair::generate()?;
-        let (private, public) = (self.folder.join("sa.key"), self.folder.join("sa.pub"));
+        let (private, public) = (self.layout.pki().join("sa.key"), self.layout.pki().join("sa.pub"));
         write_private(&private, &key.serialize_pem())?;
         write_private(&public, &key.public_key_pem())?;
         Ok((private, public))
@@ -101,7 +112,7 @@ impl Authority {
 
     /// Writes a kubeconfig that needs no other file.
     pub fn kubeconfig(&self, file: &Path, identity: &Identity) -> Result<()> {
-        let server = format!("https://{}:{}", layout::API_ADDRESS, layout::API_PORT);
+        let server = format!("https://{}:{}", self.layout.api_address(), layout::API_PORT);
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -132,7 +143,12 @@ fn subject(name: &str, group: Option<&str>) -> DistinguishedName {
 /// Writes a file that only root can read.
 pub fn write_private(file: &Path, text: &str) -> Result<()> {
     let written = (|| {
-        let mut out = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
+        let mut out = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(file)?;
         out.write_all(text.as_bytes())
     })();
     written.with_context(|| format!("writing {}", file.display()))
@@ -143,11 +159,18 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let group = chunk.iter().fold(0_u32, |group, byte| (group << 8) | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let group = chunk
+            .iter()
+            .fold(0_u32, |group, byte| (group << 8) | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for position in 0..4 {
             let index = (group >> (18 - 6 * position)) & 63;
             let filled = position <= chunk.len();
-            text.push(if filled { char::from(ALPHABET[index as usize]) } else { '=' });
+            text.push(if filled {
+                char::from(ALPHABET[index as usize])
+            } else {
+                '='
+            });
         }
     }
     text
@@ -159,7 +182,14 @@ mod tests {
 
     #[test]
     fn base64_matches_the_vectors_of_rfc_4648() {
-        let vectors = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("foobar", "Zm9vYmFy")];
+        let vectors = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("foobar", "Zm9vYmFy"),
+        ];
         for (plain, encoded) in vectors {
             assert_eq!(base64(plain.as_bytes()), encoded);
         }

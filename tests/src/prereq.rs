@@ -12,12 +12,13 @@ use nix::unistd::geteuid;
 use crate::process;
 
 /// Packages of Debian and Ubuntu that give every program below but Go.
-pub const PACKAGES: &str = "busybox-static gcc iproute2 libc6-dev nftables procps runc util-linux";
+pub const PACKAGES: &str = "busybox-static gcc iproute2 libc6-dev mount nftables procps runc util-linux";
 /// The oldest Go that builds the cluster's modules.
 pub const GO_MINIMUM: (u32, u32, u32) = (1, 26, 6);
 
-const PROGRAMS: [&str; 12] =
-    ["busybox", "cc", "ip", "mount", "nft", "nsenter", "runc", "setsid", "sh", "sleep", "sysctl", "unshare"];
+const PROGRAMS: [&str; 12] = [
+    "busybox", "cc", "ip", "mount", "nft", "nsenter", "runc", "setsid", "sh", "sleep", "sysctl", "unshare",
+];
 const SEARCH: &str = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// `PATH` of everything the cluster runs: the caller's, and where Debian and Go install programs.
@@ -34,7 +35,10 @@ pub fn path() -> String {
 /// One sentence with the command that installs it.
 pub fn find(program: &str) -> Result<PathBuf> {
     let search = path();
-    let found = search.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file());
+    let found = search
+        .split(':')
+        .map(|folder| Path::new(folder).join(program))
+        .find(|file| file.is_file());
     let Some(found) = found else {
         bail!("`{program}` is missing: install it with `apt-get install -y {PACKAGES}`");
     };
@@ -46,24 +50,40 @@ pub fn find(program: &str) -> Result<PathBuf> {
 /// # Errors
 /// One sentence about the first thing that is missing.
 pub async fn check() -> Result<()> {
-    if !geteuid().is_root() {
-        bail!("the local cluster makes network namespaces and cgroups: run this as root (`sudo -E cargo ...`)");
-    }
+    check_root()?;
     for program in PROGRAMS {
         find(program)?;
     }
-    let busybox = process::output(&[find("busybox")?.as_os_str(), "ip".as_ref(), "-V".as_ref()], "").await;
-    if busybox.is_err() || is_dynamic(&find("busybox")?)? {
+    if is_dynamic(&find("busybox")?)? {
         bail!("`busybox` is not static: install it with `apt-get install -y busybox-static`");
     }
     check_go().await
 }
 
+/// Checks for root, which everything about a local cluster needs.
+pub fn check_root() -> Result<()> {
+    if !geteuid().is_root() {
+        bail!(
+            "the local cluster makes network namespaces and cgroups: run this as root (`sudo -E cargo ...`)"
+        );
+    }
+    Ok(())
+}
+
 async fn check_go() -> Result<()> {
     let (major, minor, patch) = GO_MINIMUM;
-    let wanted = format!("Go {major}.{minor}.{patch} or newer: install it from https://go.dev/dl into /usr/local/go");
-    let Ok(go) = find("go") else { bail!("`go` is missing; the cluster is built with {wanted}") };
-    let said = process::run(&[go.as_os_str(), "env".as_ref(), "GOVERSION".as_ref(), "GOTOOLCHAIN".as_ref()]).await?;
+    let wanted =
+        format!("Go {major}.{minor}.{patch} or newer: install it from https://go.dev/dl into /usr/local/go");
+    let Ok(go) = find("go") else {
+        bail!("`go` is missing; the cluster is built with {wanted}")
+    };
+    let said = process::run(&[
+        go.as_os_str(),
+        "env".as_ref(),
+        "GOVERSION".as_ref(),
+        "GOTOOLCHAIN".as_ref(),
+    ])
+    .await?;
     let mut lines = said.lines();
     let version = lines.next().unwrap_or_default();
     // Another value of GOTOOLCHAIN lets an older Go fetch the one that the modules ask for.
@@ -76,8 +96,12 @@ async fn check_go() -> Result<()> {
 
 fn go_version(text: &str) -> Option<(u32, u32, u32)> {
     let number = text.trim().strip_prefix("go")?.split([' ', '-']).next()?;
-    let mut parts = number.split('.').map(|part| part.parse::<u32>());
-    Some((parts.next()?.ok()?, parts.next()?.ok()?, parts.next().and_then(Result::ok).unwrap_or(0)))
+    let mut parts = number.split('.').map(str::parse::<u32>);
+    Some((
+        parts.next()?.ok()?,
+        parts.next()?.ok()?,
+        parts.next().and_then(Result::ok).unwrap_or(0),
+    ))
 }
 
 /// Whether an ELF file names a dynamic loader.
@@ -85,7 +109,9 @@ fn is_dynamic(program: &Path) -> Result<bool> {
     let bytes = std::fs::read(program)?;
     // The loader's path stands in the first page of every dynamic program.
     let head = &bytes[..bytes.len().min(4096)];
-    Ok(head.windows(8).any(|window| window == b"/ld-linu" || window == b"/ld-musl"))
+    Ok(head
+        .windows(8)
+        .any(|window| window == b"/ld-linu" || window == b"/ld-musl"))
 }
 
 #[cfg(test)]

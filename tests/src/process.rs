@@ -21,6 +21,15 @@ use tokio::{io::AsyncWriteExt, process::Command};
 
 use crate::{cgroup::Group, wait};
 
+/// Moves itself into as many groups as its first argument says, then becomes the program. A process that is
+/// moved by somebody else could have children outside by then.
+const LAUNCHER: &str = r#"set -eu
+left=$1; shift
+while [ "$left" -gt 0 ]; do
+    echo 0 >"$1"; shift
+    left=$((left - 1))
+done
+exec setsid "$@""#;
 /// How much of a log an error shows.
 const TAIL_LINES: usize = 15;
 
@@ -47,9 +56,8 @@ impl Daemon<'_> {
         let log = self.logs.join(format!("{}.log", self.name));
         let output = fs::OpenOptions::new().create(true).append(true).open(&log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
-        // A process moves itself, so that no child of it can be born outside of the group.
         let child = Command::new("sh")
-            .args(["-c", r#"set -eu; n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 >"$1"; shift; n=$((n-1)); done; exec setsid "$@""#, "sh"])
+            .args(["-c", LAUNCHER, "sh"])
             .arg(self.group.procs_files().len().to_string())
             .args(self.group.procs_files())
             .args(&self.argv)
@@ -79,7 +87,12 @@ pub struct Process {
 
 impl Process {
     fn new(name: &str, pid: i32, log: PathBuf) -> Self {
-        Self { name: name.into(), pid, born: born(pid), log }
+        Self {
+            name: name.into(),
+            pid,
+            born: born(pid),
+            log,
+        }
     }
 
     /// Reads what [`Daemon::start`] recorded.
@@ -87,9 +100,17 @@ impl Process {
         let file = pids.join(name);
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let mut words = text.split_whitespace();
-        let pid = words.next().and_then(|word| word.parse().ok()).context("pid file without a pid")?;
+        let pid = words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .context("pid file without a pid")?;
         let born = words.next().and_then(|word| word.parse().ok());
-        Ok(Self { name: name.into(), pid, born, log: logs.join(format!("{name}.log")) })
+        Ok(Self {
+            name: name.into(),
+            pid,
+            born,
+            log: logs.join(format!("{name}.log")),
+        })
     }
 
     fn identity(&self) -> String {
@@ -114,7 +135,12 @@ impl Process {
         if self.alive() {
             return Ok(());
         }
-        bail!("{} has ended; the end of {}:\n{}", self.name, self.log.display(), tail(&self.log))
+        bail!(
+            "{} has ended; the end of {}:\n{}",
+            self.name,
+            self.log.display(),
+            tail(&self.log)
+        )
     }
 
     /// Sends a signal; a process that has ended already is success.
@@ -149,7 +175,11 @@ fn born(pid: i32) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
     // proc_pid_stat(5): state is field 3, starttime field 22; the first two are cut off here.
-    if matches!(fields.first(), Some(&"Z" | &"X")) { None } else { fields.get(19)?.parse().ok() }
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        None
+    } else {
+        fields.get(19)?.parse().ok()
+    }
 }
 
 /// The last lines of a log file.
@@ -170,21 +200,29 @@ pub async fn run<S: AsRef<OsStr>>(argv: &[S]) -> Result<String> {
 
 /// Like [`run`], with something on standard input.
 pub async fn run_with_input<S: AsRef<OsStr>>(argv: &[S], input: &str) -> Result<String> {
-    let output = output(argv, input).await?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    let finished = output(argv, input).await?;
+    if finished.status.success() {
+        return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
     }
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    bail!("`{}` failed ({}): {}{}", shown(argv), output.status, stderr.trim(), stdout.trim())
+    bail!(
+        "`{}` failed ({}): {}{}",
+        shown(argv),
+        finished.status,
+        String::from_utf8_lossy(&finished.stderr).trim(),
+        String::from_utf8_lossy(&finished.stdout).trim()
+    )
 }
 
 /// Runs a program to its end, whatever its exit code is.
 pub async fn output<S: AsRef<OsStr>>(argv: &[S], input: &str) -> Result<Output> {
-    let (program, args) = argv.split_first().context("empty command")?;
+    let (program, arguments) = argv.split_first().context("empty command")?;
     let mut child = Command::new(program)
-        .args(args)
-        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
+        .args(arguments)
+        .stdin(if input.is_empty() {
+            Stdio::null()
+        } else {
+            Stdio::piped()
+        })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
@@ -212,8 +250,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_command_shows_itself_and_its_standard_error() {
-        let error = run(&["sh", "-c", "echo no luck >&2; exit 3"]).await.unwrap_err().to_string();
-        assert_eq!(error, "`sh -c echo no luck >&2; exit 3` failed (exit status: 3): no luck");
+        let error = run(&["sh", "-c", "echo no luck >&2; exit 3"])
+            .await
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "`sh -c echo no luck >&2; exit 3` failed (exit status: 3): no luck"
+        );
     }
 
     #[tokio::test]

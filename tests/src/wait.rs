@@ -47,7 +47,13 @@ where
 {
     until(timeout, what, || {
         let answer = check();
-        async move { if answer.await? { Ok(()) } else { Err(anyhow!("not yet")) } }
+        async move {
+            if answer.await? {
+                Ok(())
+            } else {
+                Err(anyhow!("not yet"))
+            }
+        }
     })
     .await
 }
@@ -94,7 +100,10 @@ mod tests {
         })
         .await;
         let message = result.unwrap_err().to_string();
-        assert_eq!(message, format!("waited 3 s for the moon; at last: clouds {asked}"));
+        assert_eq!(
+            message,
+            format!("waited 3 s for the moon; at last: clouds {asked}")
+        );
     }
 
     #[tokio::test(start_paused = true)]

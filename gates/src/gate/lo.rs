@@ -15,7 +15,7 @@ use nix::{
 
 use super::{cookie, netlink};
 
-/// Bit of RTNLGRP_LINK in the groups of a netlink address (linux/rtnetlink.h).
+/// Bit of `RTNLGRP_LINK` in the groups of a netlink address (linux/rtnetlink.h).
 const RTMGRP_LINK: u32 = 1;
 
 /// A link message has about 1.5 KiB; the kernel's own limit for one datagram is 32 KiB.

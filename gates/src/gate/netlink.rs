@@ -3,7 +3,7 @@
 
 use nix::{errno::Errno, libc};
 
-/// `lo` is made with its namespace, before anything else (LOOPBACK_IFINDEX, net/flow.h).
+/// `lo` is made with its namespace, before anything else (`LOOPBACK_IFINDEX`, net/flow.h).
 const LO_INDEX: u32 = 1;
 const MESSAGE_HEADER: usize = 16;
 const LINK_HEADER: usize = 16;
@@ -21,7 +21,7 @@ pub enum AnswerError {
     Malformed,
 }
 
-/// RTM_GETLINK for `lo`: one `nlmsghdr`, one `ifinfomsg`.
+/// `RTM_GETLINK` for `lo`: one `nlmsghdr`, one `ifinfomsg`.
 pub fn get_lo() -> [u8; REQUEST_LEN] {
     let mut message = [0; REQUEST_LEN];
     let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
@@ -39,48 +39,49 @@ pub fn get_lo() -> [u8; REQUEST_LEN] {
 
 /// The alias in the answer to [`get_lo`]; none if it is absent or empty.
 pub fn alias(answer: &[u8]) -> Result<Option<String>, AnswerError> {
-    read_alias(answer).ok_or(AnswerError::Malformed)?
-}
-
-fn read_alias(answer: &[u8]) -> Option<Result<Option<String>, AnswerError>> {
-    let length = usize::try_from(u32_at(answer, 0)?).ok()?;
-    let body = answer.get(MESSAGE_HEADER..length)?;
-    match i32::from(u16_at(answer, 4)?) {
-        libc::NLMSG_ERROR => {
-            let errno = Errno::from_raw(0_i32.checked_sub(i32_at(body, 0)?)?);
-            Some(Err(AnswerError::Refused(errno)))
-        }
-        kind if kind == i32::from(libc::RTM_NEWLINK) && u32_at(body, 4)? == LO_INDEX => {
-            find_alias(body.get(LINK_HEADER..)?).map(Ok)
-        }
-        _ => None,
+    let length = usize::try_from(u32_at(answer, 0)?).map_err(|_| AnswerError::Malformed)?;
+    let body = slice(answer, MESSAGE_HEADER, length)?;
+    let kind = u16_at(answer, 4)?;
+    if i32::from(kind) == libc::NLMSG_ERROR {
+        let code = i32::from_ne_bytes(u32_at(body, 0)?.to_ne_bytes());
+        return Err(AnswerError::Refused(Errno::from_raw(code.wrapping_neg())));
     }
+    if kind != libc::RTM_NEWLINK || u32_at(body, 4)? != LO_INDEX {
+        return Err(AnswerError::Malformed);
+    }
+    find_alias(slice(body, LINK_HEADER, body.len())?)
 }
 
-fn find_alias(mut attributes: &[u8]) -> Option<Option<String>> {
+fn find_alias(mut attributes: &[u8]) -> Result<Option<String>, AnswerError> {
     while !attributes.is_empty() {
         let length = usize::from(u16_at(attributes, 0)?);
-        let value = attributes.get(ATTRIBUTE_HEADER..length)?;
+        let value = slice(attributes, ATTRIBUTE_HEADER, length)?;
         if u16_at(attributes, 2)? == libc::IFLA_IFALIAS {
             let text = value.strip_suffix(&[0]).unwrap_or(value);
-            return Some(Some(String::from_utf8_lossy(text).into_owned()).filter(|t| !t.is_empty()));
+            return Ok(Some(String::from_utf8_lossy(text).into_owned()).filter(|text| !text.is_empty()));
         }
         // The last one may come without its padding.
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
-    Some(None)
+    Ok(None)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes)
+fn slice(bytes: &[u8], from: usize, to: usize) -> Result<&[u8], AnswerError> {
+    bytes.get(from..to).ok_or(AnswerError::Malformed)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
+fn u16_at(bytes: &[u8], at: usize) -> Result<u16, AnswerError> {
+    let bytes = slice(bytes, at, at + 2)?
+        .try_into()
+        .map_err(|_| AnswerError::Malformed)?;
+    Ok(u16::from_ne_bytes(bytes))
 }
 
-fn i32_at(bytes: &[u8], at: usize) -> Option<i32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(i32::from_ne_bytes)
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32, AnswerError> {
+    let bytes = slice(bytes, at, at + 4)?
+        .try_into()
+        .map_err(|_| AnswerError::Malformed)?;
+    Ok(u32::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]
@@ -116,10 +117,10 @@ mod tests {
     #[test]
     fn the_question_is_for_the_link_with_index_one() {
         let request = get_lo();
-        assert_eq!(u32_at(&request, 0), Some(32));
-        assert_eq!(u16_at(&request, 4), Some(18), "RTM_GETLINK");
-        assert_eq!(u16_at(&request, 6), Some(1), "NLM_F_REQUEST and no dump");
-        assert_eq!(u32_at(&request, 20), Some(1));
+        assert_eq!(u32_at(&request, 0), Ok(32));
+        assert_eq!(u16_at(&request, 4), Ok(18), "RTM_GETLINK");
+        assert_eq!(u16_at(&request, 6), Ok(1), "NLM_F_REQUEST and no dump");
+        assert_eq!(u32_at(&request, 20), Ok(1));
     }
 
     #[test]

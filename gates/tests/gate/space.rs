@@ -71,11 +71,18 @@ impl Space {
         }
         let name = format!("flgate-{}-{}", id(), COUNT.fetch_add(1, Ordering::Relaxed));
         run("ip", &["netns", "add", &name]);
-        Some(Self { name })
+        let space = Self { name };
+        space.set_lo("up");
+        Some(space)
     }
 
     fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
+    }
+
+    /// A container runtime sets `lo` up before the first container starts.
+    pub fn set_lo(&self, state: &str) {
+        run("ip", &["-n", &self.name, "link", "set", "dev", "lo", state]);
     }
 
     pub fn cookie(&self) -> u64 {
@@ -144,7 +151,9 @@ impl Gate {
             .args(wrapper)
             .args(["setpriv", "--reuid=65532", "--regid=65532", "--clear-groups"])
             .args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"])
-            .arg(env!("CARGO_BIN_EXE_fairlead-gate"))
+            // By descriptor: the build may lie where this user may not go.
+            .arg("/proc/self/fd/0")
+            .stdin(File::open(env!("CARGO_BIN_EXE_fairlead-gate")).unwrap())
             .env_clear()
             .env("PATH", env::var_os("PATH").unwrap())
             .env("FAIRLEAD_POD_UID", uid)

@@ -1,0 +1,337 @@
+//! The blocks' edge: claims, hands back and writes quarantine lists of this node's `IPBlock`s.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fairlead_crds::ip_block::Quarantined;
+use fairlead_crds::pod_network::HeldAddress;
+use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
+use jiff::Timestamp;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::Client;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::api::{ApiError, call};
+use crate::ipam::{Block, Claim, Owner, Pool, is_usable};
+use crate::lease::Lease;
+use crate::view::View;
+
+/// Blocks of one node.
+pub struct Blocks {
+    client: Client,
+    node: String,
+    view: Arc<View>,
+    lease: Arc<Lease>,
+    wake: Notify,
+    gained: Notify,
+    writers: Mutex<HashMap<String, Arc<Writer>>>,
+}
+
+/// Orders the writes of one block's quarantine list, so that many releases share one write.
+#[derive(Default)]
+struct Writer {
+    state: tokio::sync::Mutex<Written>,
+}
+
+#[derive(Default)]
+struct Written {
+    at: Option<Instant>,
+    list: Vec<Quarantined>,
+}
+
+/// Least time between two writes of one block's quarantine list.
+const WRITE_EVERY: Duration = Duration::from_millis(200);
+/// How often claims and hand-backs are looked at without a reason.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Blocks tried by chance before the taken ones are listed.
+const GUESSES: u64 = 8;
+
+impl Blocks {
+    /// Blocks of the named node.
+    pub fn new(client: Client, node: &str, view: Arc<View>, lease: Arc<Lease>) -> Self {
+        let (wake, gained) = (Notify::new(), Notify::new());
+        Self { client, node: node.to_owned(), view, lease, wake, gained, writers: Mutex::default() }
+    }
+
+    /// Asks for a look at what is to be claimed or handed back.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Returns once addresses may have become available.
+    pub async fn gained(&self) {
+        self.gained.notified().await;
+    }
+
+    /// Reads the blocks of this node and forgets those it does not own any more.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn load(&self) -> Result<(), ApiError> {
+        let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
+        let uids: BTreeMap<_, _> = list.items.iter().filter_map(|b| Some((b.metadata.name.clone()?, b.metadata.uid.clone()?))).collect();
+        // One that is being deleted was handed back by an agent that did not come to removing its finalizer.
+        let (going, owned): (Vec<_>, Vec<_>) = list.items.iter().partition(|block| block.metadata.deletion_timestamp.is_some());
+        {
+            let mut view = self.view.lock();
+            view.ipam.retain_blocks(|block| uids.get(&block.name) == Some(&block.uid));
+            owned.into_iter().for_each(|block| view.ipam.insert_block(block));
+        }
+        for block in going {
+            self.finish_deletion(block).await?;
+        }
+        Ok(())
+    }
+
+    async fn finish_deletion(&self, block: &IPBlock) -> Result<(), ApiError> {
+        let Some(name) = block.metadata.name.as_deref() else { return Ok(()) };
+        let known = self.view.lock().records.values().any(|r| r.spec.attachments.iter().flat_map(|a| &a.addresses).any(|h| h.block == name));
+        let waiting = block.status.as_ref().is_some_and(|s| s.quarantined.iter().any(|q| q.until.0 > Timestamp::now()) || !s.held.is_empty());
+        if known || waiting {
+            self.view.lock().ipam.insert_block(block);
+            return Ok(());
+        }
+        self.drop_finalizer(name, block.metadata.uid.as_deref().unwrap_or_default()).await
+    }
+
+    /// Claims and hands back until cancelled.
+    pub async fn run(&self, cancel: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.wake.notified() => {}
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if self.lease.is_fresh() && !self.view.lock().uninstalling {
+                self.claim_all().await;
+                self.hand_back().await;
+            }
+        }
+    }
+
+    async fn claim_all(&self) {
+        let claims = {
+            let view = self.view.lock();
+            view.ipam.claims(view.free_slots(), Timestamp::now())
+        };
+        for claim in claims {
+            let pool = self.view.lock().ipam.pool(&claim.network).cloned();
+            let Some(pool) = pool else { continue };
+            for _ in 0..claim.blocks {
+                match self.claim(&pool, &claim).await {
+                    Ok(true) => self.gained.notify_one(),
+                    Ok(false) => break,
+                    Err(error) => {
+                        warn!(network = %claim.network, %error, "cannot claim a block");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Claims one block of a range: a few by chance, so that nodes do not race for the same, then by looking at what is taken.
+    async fn claim(&self, pool: &Pool, claim: &Claim) -> Result<bool, ApiError> {
+        let Some(range) = pool.ranges.iter().find(|range| range.cidr == claim.range) else { return Ok(false) };
+        let count = grid::blocks(range.cidr, range.block_prefix);
+        let useful = |block: Cidr| {
+            let name = grid::block_name(&pool.space, block);
+            let owned = self.view.lock().ipam.block(&name).is_some();
+            (!owned && block.0.hosts().take(1024).chain([block.0.network()]).any(|address| is_usable(range, address))).then_some((name, block))
+        };
+        let start = start_index(&self.node, count);
+        let at = |step: u64| grid::block_at(range.cidr, range.block_prefix, (start + step.wrapping_mul(stride(count))) % count);
+        for (name, block) in (0..GUESSES.min(count)).filter_map(at).filter_map(useful) {
+            if self.create(pool, &name, block).await? {
+                return Ok(true);
+            }
+        }
+        let taken = self.taken(&pool.network).await?;
+        // Bounded: in a huge range a free block is found long before, in a small one all are looked at.
+        for (name, block) in (0..count.min(65_536)).filter_map(at).filter_map(useful).filter(|(name, _)| !taken.contains(name)) {
+            if self.create(pool, &name, block).await? {
+                return Ok(true);
+            }
+        }
+        debug!(network = %pool.network, range = %range.cidr, "no unclaimed block is left");
+        Ok(false)
+    }
+
+    async fn taken(&self, network: &str) -> Result<std::collections::HashSet<String>, ApiError> {
+        let of_network = ListParams::default().fields(&format!("spec.network={network}"));
+        let list = call("list IPBlocks of a network", self.api().list_metadata(&of_network)).await?;
+        Ok(list.items.into_iter().filter_map(|block| block.metadata.name).collect())
+    }
+
+    async fn create(&self, pool: &Pool, name: &str, cidr: Cidr) -> Result<bool, ApiError> {
+        let object = IPBlock {
+            metadata: ObjectMeta {
+                name: Some(name.to_owned()),
+                labels: Some(BTreeMap::from([(names::NODE_LABEL.to_owned(), names::pod_label(&self.node))])),
+                finalizers: Some(vec![names::BLOCK_FINALIZER.to_owned()]),
+                ..ObjectMeta::default()
+            },
+            spec: IPBlockSpec {
+                space: pool.space.clone(),
+                network: pool.network.clone(),
+                network_uid: pool.uid.clone(),
+                node_name: self.node.clone(),
+                cidr,
+            },
+            status: None,
+        };
+        match call("claim an IPBlock", self.api().create(&PostParams::default(), &object)).await {
+            Ok(block) => {
+                info!(block = name, network = %pool.network, "block claimed");
+                self.view.lock().ipam.insert_block(&block);
+                Ok(true)
+            }
+            Err(error) if error.is_already_exists() => Ok(false),
+            Err(error) if error.is_refusal() => Err(error),
+            Err(error) => self.look_up_lost(name).await.and_then(|found| if found { Ok(true) } else { Err(error) }),
+        }
+    }
+
+    /// A claim's answer was lost: the block may be ours.
+    async fn look_up_lost(&self, name: &str) -> Result<bool, ApiError> {
+        let found = call("get IPBlock", self.api().get_opt(name)).await?;
+        let mine = found.filter(|block| block.spec.node_name == self.node && block.metadata.deletion_timestamp.is_none());
+        mine.iter().for_each(|block| self.view.lock().ipam.insert_block(block));
+        Ok(mine.is_some())
+    }
+
+    async fn hand_back(&self) {
+        let surplus: Vec<Block> = {
+            let mut view = self.view.lock();
+            let slots = view.free_slots();
+            let surplus: Vec<Block> = view.ipam.surplus(slots, Timestamp::now()).into_iter().cloned().collect();
+            // Out of the view first: nothing may be taken from a block that is on its way out.
+            view.ipam.retain_blocks(|block| surplus.iter().all(|gone| gone.name != block.name));
+            surplus
+        };
+        for block in surplus {
+            match self.delete(&block).await {
+                Ok(()) => info!(block = %block.name, network = %block.network, "block handed back"),
+                Err(error) => {
+                    warn!(block = %block.name, %error, "cannot hand back a block");
+                    if let Err(error) = self.load().await {
+                        warn!(%error, "cannot read this node's blocks");
+                    }
+                }
+            }
+        }
+    }
+
+    async fn delete(&self, block: &Block) -> Result<(), ApiError> {
+        let this = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(block.uid.clone()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match call("delete an IPBlock", self.api().delete(&block.name, &this)).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => self.drop_finalizer(&block.name, &block.uid).await,
+        }
+    }
+
+    /// Removes our finalizer from a block of this node.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn drop_finalizer(&self, name: &str, uid: &str) -> Result<(), ApiError> {
+        let patch = json!({ "metadata": { "uid": uid, "finalizers": null } });
+        match call("remove the finalizer of an IPBlock", self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Drops the finalizers of all blocks of this node, for an uninstallation.
+    ///
+    /// # Errors
+    /// [`ApiError`] of the first that fails.
+    pub async fn drop_all_finalizers(&self) -> Result<(), ApiError> {
+        let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
+        for block in list.items.iter().filter(|block| block.metadata.finalizers.is_some()) {
+            let (name, uid) = (block.metadata.name.as_deref(), block.metadata.uid.as_deref());
+            self.drop_finalizer(name.unwrap_or_default(), uid.unwrap_or_default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts a pod's addresses into quarantine and returns once the blocks say so: only then may the record go.
+    ///
+    /// # Errors
+    /// [`ApiError`]; asking again is safe.
+    pub async fn quarantine(&self, addresses: &[HeldAddress], owner: &Owner) -> Result<(), ApiError> {
+        let now = Timestamp::now();
+        {
+            let mut view = self.view.lock();
+            addresses.iter().for_each(|held| view.ipam.quarantine(held, owner, now));
+        }
+        for held in addresses {
+            self.write_quarantine(&held.block, &held.block_uid).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_quarantine(&self, name: &str, uid: &str) -> Result<(), ApiError> {
+        let writer = Arc::clone(self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default());
+        let mut written = writer.state.lock().await;
+        let wanted = || self.view.lock().ipam.block(name).filter(|block| block.uid == uid).map(|block| block.quarantine_list(Timestamp::now()));
+        // The block is not ours any more: whoever has it now decides about its addresses.
+        let Some(list) = wanted() else { return Ok(()) };
+        if list.iter().all(|address| written.list.contains(address)) {
+            return Ok(());
+        }
+        if let Some(at) = written.at {
+            tokio::time::sleep_until(at + WRITE_EVERY).await;
+        }
+        let list = wanted().unwrap_or(list);
+        let held = self.view.lock().ipam.block(name).map(Block::held_list).unwrap_or_default();
+        let patch = json!({ "metadata": { "uid": uid }, "status": { "quarantined": list, "held": held } });
+        written.at = Some(Instant::now());
+        match call("write an IPBlock's quarantine", self.api().patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => {
+                written.list = list;
+                Ok(())
+            }
+        }
+    }
+
+    fn api(&self) -> Api<IPBlock> {
+        Api::all(self.client.clone())
+    }
+}
+
+/// Where a node starts looking: spread by its name.
+fn start_index(node: &str, count: u64) -> u64 {
+    u64::from_str_radix(&names::hash8(&["grid", node]), 16).unwrap_or(0) % count.max(1)
+}
+
+/// A step that visits every block once: the count is a power of two, so any odd step does.
+fn stride(count: u64) -> u64 {
+    (count / 2 + 1) | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_of_a_range_is_visited_once() {
+        for count in [1u64, 2, 4, 256] {
+            let visited: std::collections::BTreeSet<u64> = (0..count).map(|step| (7 + step * stride(count)) % count).collect();
+            assert_eq!(visited.len() as u64, count);
+        }
+    }
+}

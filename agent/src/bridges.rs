@@ -1,0 +1,142 @@
+//! The bridges of this node, as its Networks want them: made before the first pod needs them, looked at
+//! again when something changes, and remembered in between so that a pod costs no look.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fairlead_crds::network::{Bridge, Manage};
+use fairlead_crds::{Network, Reason};
+
+use crate::intent::Problem;
+use crate::model;
+use crate::net::{BridgeReady, Net, WantedBridge};
+use crate::view::View;
+
+/// Bridges of the node.
+pub struct Bridges {
+    net: Arc<dyn Net>,
+    view: Arc<View>,
+    known: Mutex<HashMap<String, Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    wanted: WantedBridge,
+    state: Result<BridgeReady, Problem>,
+    at: Instant,
+}
+
+/// How long a bridge that is ready is believed without looking.
+const TRUST: Duration = Duration::from_secs(30);
+/// The same for one that is not.
+const DISTRUST: Duration = Duration::from_secs(2);
+
+impl Bridges {
+    /// No bridge is known yet.
+    pub fn new(net: Arc<dyn Net>, view: Arc<View>) -> Self {
+        Self { net, view, known: Mutex::default() }
+    }
+
+    /// The bridge of a Network, brought to what is wanted if it was not looked at lately.
+    ///
+    /// # Errors
+    /// [`Problem`] for people.
+    pub async fn ready(&self, network: &str) -> Result<BridgeReady, Problem> {
+        let wanted = self.wanted(network)?;
+        let name = wanted.name.to_string();
+        if let Some(known) = self.lock().get(&name).filter(|known| known.wanted == wanted && known.is_trusted()) {
+            return known.state.clone();
+        }
+        let (net, ask) = (Arc::clone(&self.net), wanted.clone());
+        let state = tokio::task::spawn_blocking(move || net.ensure_bridge(&ask)).await;
+        let state = match state {
+            Ok(state) => state.map_err(|problem| Problem::new(problem.reason, problem.message)),
+            Err(_) => Err(Problem::new(Reason::AttachFailed, "the agent stops")),
+        };
+        self.lock().insert(name, Known { wanted, state: state.clone(), at: Instant::now() });
+        state
+    }
+
+    /// What all Networks of one bridge want of it together. The first by name decides how it is made.
+    fn wanted(&self, network: &str) -> Result<WantedBridge, Problem> {
+        let view = self.view.lock();
+        let bridge = view.networks.get(network).and_then(|network| network.spec.bridge.as_ref());
+        let bridge = bridge.ok_or_else(|| Problem::new(Reason::NetworkNotFound, format!("network {network} does not exist")))?;
+        let here = |other: &&Network| model::is_accepted(other) && model::is_on_node(other, &view.node.labels);
+        let sharing = view.networks.values().filter(here).filter_map(|other| Some((other, other.spec.bridge.as_ref()?)));
+        let sharing: Vec<_> = sharing.filter(|(_, other)| other.name == bridge.name).collect();
+        if let Some((first, _)) = sharing.first().filter(|(_, first)| !same_wire(first, bridge)) {
+            let first = first.metadata.name.as_deref().unwrap_or_default();
+            let message = format!("network {first} uses bridge {} with another uplink or manage; use another bridge name", bridge.name);
+            return Err(Problem::new(Reason::ParentBusy, message));
+        }
+        Ok(WantedBridge {
+            name: bridge.name.clone(),
+            create: bridge.manage == Manage::Create,
+            uplink: bridge.uplink.interface.clone(),
+            mtu: sharing.iter().filter_map(|(network, _)| network.spec.mtu).max(),
+        })
+    }
+
+    /// Forgets what is known of a link: it changed.
+    pub fn forget(&self, link: &str) {
+        self.lock().retain(|name, known| name != link && known.wanted.uplink.as_ref().is_none_or(|uplink| uplink.as_str() != link));
+    }
+
+    /// Forgets everything.
+    pub fn forget_all(&self) {
+        self.lock().clear();
+    }
+
+    /// Looks at the bridges of all Networks of this node and notes in the view what is wrong. True if that changed.
+    pub async fn survey(&self) -> bool {
+        let names: Vec<String> = {
+            let view = self.view.lock();
+            let here = |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels) && network.spec.bridge.is_some();
+            view.networks.values().filter(here).filter_map(|network| network.metadata.name.clone()).collect()
+        };
+        let mut troubles = std::collections::BTreeMap::new();
+        for name in names {
+            if let Err(problem) = self.ready(&name).await {
+                troubles.insert(name, problem);
+            }
+        }
+        let mut view = self.view.lock();
+        let changed = view.troubles != troubles;
+        view.troubles = troubles;
+        changed
+    }
+
+    /// Removes bridges that no Network wants any more; only those the agent made are touched.
+    pub async fn sweep(&self) {
+        let wanted: Vec<String> = {
+            let view = self.view.lock();
+            view.networks.values().filter_map(|network| Some(network.spec.bridge.as_ref()?.name.to_string())).collect()
+        };
+        let gone: Vec<String> = self.lock().keys().filter(|name| !wanted.contains(name)).cloned().collect();
+        for name in gone {
+            let (net, bridge) = (Arc::clone(&self.net), name.clone());
+            let removed = tokio::task::spawn_blocking(move || net.remove_bridge(&bridge)).await;
+            match removed {
+                Ok(Ok(())) => drop(self.lock().remove(&name)),
+                Ok(Err(error)) => tracing::warn!(bridge = %name, %error, "cannot remove a bridge that no network uses"),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn is_trusted(&self) -> bool {
+        self.at.elapsed() < if self.state.is_ok() { TRUST } else { DISTRUST }
+    }
+}
+
+fn same_wire(first: &Bridge, other: &Bridge) -> bool {
+    first.manage == other.manage && first.uplink == other.uplink
+}

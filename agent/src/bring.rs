@@ -1,0 +1,162 @@
+//! One visit to a pod's namespace: observe, plan, apply, verify, mark. Blocking; knows no API.
+
+use std::path::PathBuf;
+
+use fairlead_crds::marker::Marker;
+use fairlead_crds::{IfName, Reason};
+use tracing::{debug, info};
+
+use crate::intent::Problem;
+use crate::net::{Net, NetError, Session};
+use crate::plan::{self, Observed, Step, WantedInterface};
+
+/// What is to be brought about in a pod's namespace.
+#[derive(Debug, Clone)]
+pub struct Order {
+    /// UID of the pod.
+    pub uid: String,
+    /// Path of the namespace.
+    pub path: PathBuf,
+    /// The interfaces.
+    pub wanted: Vec<WantedInterface>,
+    /// Why the pod has to wait even when they are there.
+    pub waits_for: Option<Problem>,
+    /// Hash of what is promised, for the marker.
+    pub hash: String,
+    /// Cookie of the namespace in which everything was up already: a difference there is someone else's doing.
+    pub was_up_in: Option<u64>,
+    /// Whether such a difference is put right, or left alone for a while.
+    pub may_repair: bool,
+}
+
+/// What was found and done.
+#[derive(Debug, Default)]
+pub struct Brought {
+    /// Cookie of the namespace.
+    pub cookie: u64,
+    /// Its id as seen from the node.
+    pub nsid: i32,
+    /// The interfaces that are there in full.
+    pub up: Vec<IfName>,
+    /// What stands in the way of the rest.
+    pub problems: Vec<Problem>,
+    /// Whether an interface was made.
+    pub created: bool,
+    /// Whether the ready marker was set just now.
+    pub marked: bool,
+    /// What was put right after someone else had changed it.
+    pub repaired: Option<String>,
+    /// The sandbox is not the pod's newest any more, or the agent may not act any more: nothing was marked.
+    pub superseded: bool,
+}
+
+/// The alias of a host link, by which an orphan is recognised.
+pub fn alias(uid: &str, interface: &IfName) -> String {
+    format!("fairlead/v1;uid={uid};if={interface}")
+}
+
+/// The UID in a host link's alias.
+pub fn alias_uid(alias: &str) -> Option<&str> {
+    alias.strip_prefix("fairlead/v1;")?.split(';').find_map(|part| part.strip_prefix("uid="))
+}
+
+/// Carries out an order. `still` says, right before the marker, whether the sandbox is the one to mark.
+///
+/// # Errors
+/// If the namespace cannot be opened, entered or looked at. What the kernel refuses otherwise is a problem in the result.
+pub fn run(net: &dyn Net, order: &Order, still: &(dyn Fn() -> bool + Sync)) -> Result<Brought, NetError> {
+    let namespace = net.open(&order.path)?;
+    let mut brought = Brought { cookie: namespace.cookie, nsid: namespace.nsid, ..Brought::default() };
+    let mut result = Ok(());
+    net.enter(&namespace, &mut |session| result = visit(session, order, still, &mut brought))?;
+    result.map(|()| brought)
+}
+
+fn visit(session: &mut dyn Session, order: &Order, still: &(dyn Fn() -> bool + Sync), brought: &mut Brought) -> Result<(), NetError> {
+    let hosts: Vec<&str> = order.wanted.iter().map(|interface| interface.host.as_str()).collect();
+    let observed = session.observe(&hosts)?;
+    let steps = plan_each(order, &observed, brought);
+    let observed = if steps.is_empty() { observed } else { change(session, order, steps, &hosts, brought)? };
+    let there = |interface: &&WantedInterface| plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty());
+    brought.up = order.wanted.iter().filter(there).map(|interface| interface.name.clone()).collect();
+    if brought.up.len() < order.wanted.len() && brought.problems.is_empty() {
+        brought.problems.push(Problem::new(Reason::AttachFailed, "the interfaces changed while they were being attached"));
+    }
+    mark(session, order, observed.marker.as_deref(), still, brought);
+    Ok(())
+}
+
+/// The steps of all interfaces; a conflict of one does not hold back the others.
+fn plan_each(order: &Order, observed: &Observed, brought: &mut Brought) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for interface in &order.wanted {
+        match plan::attach(std::slice::from_ref(interface), observed) {
+            Ok(more) => steps.extend(more),
+            Err(conflict) => brought.problems.push(Problem::new(conflict.reason(), conflict.to_string())),
+        }
+    }
+    steps
+}
+
+/// Applies the steps and looks again.
+fn change(session: &mut dyn Session, order: &Order, steps: Vec<Step>, hosts: &[&str], brought: &mut Brought) -> Result<Observed, NetError> {
+    let repair = order.was_up_in == Some(brought.cookie);
+    let first = steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if repair && !order.may_repair {
+        let message = format!("something keeps changing the interfaces; left alone for a while: {first}");
+        brought.problems.push(Problem::new(Reason::Contested, message));
+        return session.observe(hosts);
+    }
+    debug!(steps = %first, "changing the pod's interfaces");
+    let report = session.apply(&steps);
+    brought.created = steps.iter().take(report.done).any(|step| matches!(step, Step::CreateVeth { .. }));
+    if let Some((step, error)) = report.failed {
+        brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}")));
+    } else if repair {
+        brought.repaired = Some(first);
+    }
+    session.observe(hosts)
+}
+
+/// Sets the marker if everything promised is there; otherwise says why not. A ready marker is never taken back:
+/// the pod's containers have gone on.
+fn mark(session: &mut dyn Session, order: &Order, present: Option<&str>, still: &(dyn Fn() -> bool + Sync), brought: &mut Brought) {
+    let problem = order.waits_for.as_ref().or(brought.problems.first());
+    let ready = Marker::Ready { uid: order.uid.clone(), cookie: Some(brought.cookie), hash: order.hash.clone() };
+    let marker = match problem {
+        None => ready.to_string(),
+        Some(problem) => Marker::Waiting { uid: order.uid.clone(), reason: format!("{}: {}", problem.reason, problem.message) }.to_string(),
+    };
+    let is_ready = present.is_some_and(|present| opens(present, &order.uid, brought.cookie));
+    if present == Some(marker.as_str()) || (is_ready && problem.is_some()) {
+        return;
+    }
+    if problem.is_none() && !still() {
+        brought.superseded = true;
+        return;
+    }
+    let report = session.apply(&[Step::SetMarker { marker }]);
+    match report.failed {
+        Some((step, error)) => brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}"))),
+        None => brought.marked = problem.is_none() && !is_ready,
+    }
+    if brought.marked {
+        info!("marked ready");
+    }
+}
+
+fn opens(marker: &str, uid: &str, cookie: u64) -> bool {
+    matches!(marker.parse(), Ok(Marker::Ready { uid: whose, cookie: Some(of), .. }) if whose == uid && of == cookie)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_host_link_is_read_from_its_alias() {
+        let alias = alias("0f3c2a11-9d1e", &"net1".parse().unwrap());
+        assert_eq!(alias_uid(&alias), Some("0f3c2a11-9d1e"));
+        assert_eq!(alias_uid("someone else's"), None);
+    }
+}

@@ -1,0 +1,114 @@
+//! The agent's Lease: an agent allocates, attaches and marks only while it is fresh.
+//!
+//! One agent per node is ensured by an abstract socket in the node's own network namespace; the Lease
+//! tells the rest of the cluster that the agent lives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fairlead_crds::names;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1 as coordination;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::api::{ApiError, call};
+
+/// How long a Lease is valid after a renewal, in seconds.
+pub const DURATION: u64 = 40;
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Kept clear of the end, so that a write that is under way lands before others may act.
+const MARGIN: u64 = 12;
+
+/// The Lease of this agent.
+pub struct Lease {
+    client: Client,
+    node: String,
+    holder: String,
+    started: Instant,
+    /// Seconds after `started` until which the Lease is fresh; monotonic, so that a clock step changes nothing.
+    fresh_until: AtomicU64,
+    lapsed: AtomicBool,
+}
+
+impl Lease {
+    /// The Lease of the named node, held by the agent pod with the given UID.
+    pub fn new(client: Client, node: &str, holder: &str) -> Arc<Self> {
+        let (fresh_until, lapsed) = (AtomicU64::new(0), AtomicBool::new(false));
+        Arc::new(Self { client, node: node.to_owned(), holder: holder.to_owned(), started: Instant::now(), fresh_until, lapsed })
+    }
+
+    /// Whether the agent may allocate, attach and mark.
+    pub fn is_fresh(&self) -> bool {
+        self.started.elapsed().as_secs() < self.fresh_until.load(Ordering::Acquire) && !self.lapsed.load(Ordering::Acquire)
+    }
+
+    /// Takes or renews the Lease once.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn renew(&self) -> Result<(), ApiError> {
+        let asked = self.started.elapsed().as_secs();
+        let now = Timestamp::now();
+        let spec = json!({ "holderIdentity": self.holder, "leaseDurationSeconds": DURATION, "renewTime": micros(now) });
+        let api: Api<coordination::Lease> = Api::namespaced(self.client.clone(), names::INSTALL_NAMESPACE);
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        match call("renew the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await {
+            Err(error) if error.is_not_found() => {
+                let lease = json!({ "metadata": { "name": self.node, "namespace": names::INSTALL_NAMESPACE }, "spec": spec });
+                let lease = serde_json::from_value(lease).unwrap_or_default();
+                call("create the agent's Lease", api.create(&PostParams::default(), &lease)).await?;
+            }
+            other => drop(other?),
+        }
+        // Counted from before the request: the server's clock for it started no earlier.
+        self.fresh_until.store(asked + DURATION - MARGIN, Ordering::Release);
+        Ok(())
+    }
+
+    /// Renews until cancelled. After a lapse `reload` runs before the Lease counts as fresh again: blocks may have gone.
+    pub async fn run<F>(&self, cancel: CancellationToken, reload: impl Fn() -> F)
+    where
+        F: Future<Output = Result<(), ApiError>>,
+    {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(RENEW_EVERY) => {}
+            }
+            if self.started.elapsed().as_secs() >= self.fresh_until.load(Ordering::Acquire) {
+                self.lapsed.store(true, Ordering::Release);
+            }
+            if let Err(error) = self.renew().await {
+                warn!(%error, "the agent's Lease is not renewed; nothing is attached once it lapses");
+                continue;
+            }
+            if self.lapsed.load(Ordering::Acquire) {
+                match reload().await {
+                    Ok(()) => self.lapsed.store(false, Ordering::Release),
+                    Err(error) => warn!(%error, "cannot read this node's blocks after the Lease had lapsed"),
+                }
+                info!(fresh = self.is_fresh(), "the agent's Lease is renewed after a lapse");
+            }
+        }
+    }
+}
+
+/// A time as `metav1.MicroTime` wants it.
+fn micros(time: Timestamp) -> String {
+    time.round(jiff::Unit::Microsecond).map_or_else(|_| time.to_string(), |time| format!("{time:.6}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_time_has_six_digits() {
+        assert_eq!(micros(Timestamp::from_nanosecond(1_500_000_000).unwrap()), "1970-01-01T00:00:01.500000Z");
+    }
+}

@@ -1,0 +1,193 @@
+//! What the agent keeps of Kubernetes objects: a few fields, made once at the edge. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use fairlead_crds::{Network, PodNetworkSpec, PodNetworkStatus, names};
+use k8s_openapi::api::core::v1 as core;
+
+/// Identity of a pod. Everything is keyed by the UID; a name is used again by the next pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PodKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// What the agent reads of a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// Its identity.
+    pub key: PodKey,
+    /// The annotation `fairlead.dev/networks`.
+    pub requested: Option<String>,
+    /// The annotation `fairlead.dev/selected`.
+    pub selected: Option<String>,
+    /// Whether it uses the node's own network.
+    pub host_network: bool,
+    /// Its runtime class.
+    pub runtime_class: Option<String>,
+    /// Whether it is Succeeded or Failed.
+    pub terminal: bool,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// Whether its first init container is the gate.
+    pub gated: bool,
+    /// What it asked the scheduler for, per network.
+    pub promised: BTreeMap<String, u64>,
+    /// Our condition on it.
+    pub condition: Option<PodCondition>,
+}
+
+/// Our condition on a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodCondition {
+    /// Whether the pod's network is ready.
+    pub ready: bool,
+    /// The reason, as one word.
+    pub reason: String,
+    /// The reason, in one sentence.
+    pub message: String,
+}
+
+impl Pod {
+    /// Whether the pod's addresses may be released once its sandbox is gone.
+    pub fn is_over(&self) -> bool {
+        self.terminal
+    }
+
+    /// Whether the pod carries one of our annotations.
+    pub fn concerns_us(&self) -> bool {
+        self.requested.is_some() || self.selected.as_deref().is_some_and(|selected| selected.trim() != "[]")
+    }
+}
+
+impl TryFrom<core::Pod> for Pod {
+    type Error = &'static str;
+
+    fn try_from(pod: core::Pod) -> Result<Self, Self::Error> {
+        let spec = pod.spec.ok_or("pod without spec")?;
+        let status = pod.status.unwrap_or_default();
+        let mut annotations = pod.metadata.annotations.unwrap_or_default();
+        let gate = spec.init_containers.iter().flatten().next().filter(|first| first.name == names::GATE_CONTAINER);
+        Ok(Self {
+            key: PodKey {
+                namespace: pod.metadata.namespace.ok_or("pod without namespace")?,
+                name: pod.metadata.name.ok_or("pod without name")?,
+                uid: pod.metadata.uid.ok_or("pod without UID")?,
+            },
+            requested: annotations.remove(names::NETWORKS_ANNOTATION),
+            selected: annotations.remove(names::SELECTED_ANNOTATION),
+            host_network: spec.host_network.unwrap_or(false),
+            runtime_class: spec.runtime_class_name,
+            terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            gated: gate.is_some(),
+            promised: gate.map(promised).unwrap_or_default(),
+            condition: status.conditions.iter().flatten().find(|c| c.type_ == names::NETWORK_READY).map(condition),
+        })
+    }
+}
+
+fn promised(gate: &core::Container) -> BTreeMap<String, u64> {
+    let requests = gate.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let ours = requests.into_iter().flatten().filter_map(|(name, quantity)| {
+        let network = name.strip_prefix(names::RESOURCE_PREFIX)?;
+        Some((network.to_owned(), quantity.0.parse().ok()?))
+    });
+    ours.collect()
+}
+
+fn condition(condition: &core::PodCondition) -> PodCondition {
+    PodCondition {
+        ready: condition.status == "True",
+        reason: condition.reason.clone().unwrap_or_default(),
+        message: condition.message.clone().unwrap_or_default(),
+    }
+}
+
+/// The agent's copy of a pod's record. The agent is its only writer, so it is never read back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// The pod.
+    pub key: PodKey,
+    /// UID of the object.
+    pub uid: String,
+    /// Generation of the spec.
+    pub generation: Option<i64>,
+    /// The spec as last written.
+    pub spec: PodNetworkSpec,
+    /// The status as last written.
+    pub status: PodNetworkStatus,
+}
+
+/// The node as its agent sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Its UID.
+    pub uid: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// How many pods it can have.
+    pub pod_limit: u64,
+}
+
+/// Whether the controller has accepted the present generation of a network, or an earlier one that still holds.
+pub fn is_accepted(network: &Network) -> bool {
+    let conditions = network.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| c.type_ == "Accepted" && c.status == "True")
+}
+
+/// The sentence of a network's `Accepted` condition.
+pub fn acceptance_message(network: &Network) -> Option<&str> {
+    let conditions = network.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().find(|c| c.type_ == "Accepted").map(|c| c.message.as_str())
+}
+
+/// Whether a network exists on a node with these labels.
+pub fn is_on_node(network: &Network, labels: &BTreeMap<String, String>) -> bool {
+    network.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(value: serde_json::Value) -> Pod {
+        serde_json::from_value::<core::Pod>(value).unwrap().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_pod_is_reduced_to_what_the_agent_reads() {
+        let pod = pod(serde_json::json!({
+            "metadata": { "namespace": "ns", "name": "p", "uid": "u", "annotations": { "fairlead.dev/networks": "blue" } },
+            "spec": { "containers": [], "initContainers": [
+                { "name": "fairlead-gate", "resources": { "requests": { "fairlead.dev/net-blue": "2", "cpu": "10m" } } }
+            ] },
+            "status": { "phase": "Failed", "conditions": [
+                { "type": "fairlead.dev/network-ready", "status": "False", "reason": "NoAddresses", "message": "m" }
+            ] }
+        }));
+        assert!(pod.gated && pod.terminal && pod.concerns_us());
+        assert_eq!(pod.promised, BTreeMap::from([("blue".to_owned(), 2)]));
+        assert_eq!(pod.condition.unwrap().reason, "NoAddresses");
+    }
+
+    #[test]
+    fn a_gate_that_is_not_first_does_not_count() {
+        let pod = pod(serde_json::json!({
+            "metadata": { "namespace": "ns", "name": "p", "uid": "u" },
+            "spec": { "containers": [], "initContainers": [{ "name": "x" }, { "name": "fairlead-gate" }] }
+        }));
+        assert!(!pod.gated && !pod.concerns_us());
+    }
+}

@@ -1,0 +1,186 @@
+//! The kernel, in the words of the domain: one narrow trait with a real and an in-memory implementation.
+//!
+//! Nothing above this module knows netlink. Calls block for at most their deadline and are made from
+//! threads that may block, never from an async task.
+
+mod announce;
+mod bridge;
+mod devices;
+pub mod fake;
+pub mod kernel;
+pub mod monitor;
+pub mod netlink;
+pub mod netns;
+pub mod selftest;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use fairlead_crds::{IfName, Ip, Mac, Reason};
+
+use crate::plan::{HostLink, Observed, Step};
+
+/// Why the kernel did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The namespace is gone: its path does not exist or is no namespace any more.
+    #[error("the network namespace {0} is gone")]
+    NamespaceGone(String),
+    /// A system call other than netlink failed.
+    #[error("cannot {action}")]
+    System {
+        /// What was attempted.
+        action: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A netlink request was refused; `text` is the kernel's extended message, if it gave one.
+    #[error("cannot {action}: {source}{}", text.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    Netlink {
+        /// What was attempted.
+        action: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// The kernel's extended message.
+        text: Option<String>,
+    },
+    /// Something that is not ours has the name.
+    #[error("{0} exists and is not fairlead's")]
+    NotOurs(String),
+}
+
+/// An open network namespace. The descriptor pins the namespace: keep it for one operation only.
+#[derive(Debug)]
+pub struct Namespace {
+    /// The namespace; none in the in-memory implementation.
+    pub fd: Option<OwnedFd>,
+    /// `SO_NETNS_COOKIE`, unique per boot.
+    pub cookie: u64,
+    /// Its id as seen from the node's own namespace; assigned by us if it had none.
+    pub nsid: i32,
+}
+
+/// A bridge of the node as Networks want it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedBridge {
+    /// Its name.
+    pub name: IfName,
+    /// Whether the agent makes it; otherwise it must exist and is not changed.
+    pub create: bool,
+    /// The node's interface that is its port, if any.
+    pub uplink: Option<IfName>,
+    /// Its MTU in bytes, if the Networks ask for one; default: the uplink's, or 1500.
+    pub mtu: Option<u32>,
+}
+
+/// A bridge that pods can be attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BridgeReady {
+    /// Its interface index.
+    pub index: u32,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+}
+
+/// Why a bridge cannot be used: a reason for people and the sentence that goes with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BridgeProblem {
+    /// The reason.
+    pub reason: Reason,
+    /// One sentence that names the bridge or device and the way out.
+    pub message: String,
+}
+
+/// What happened to a list of steps.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// How many were done, in order.
+    pub done: usize,
+    /// The first that failed, with the reason; the rest was not tried.
+    pub failed: Option<(Step, NetError)>,
+}
+
+/// Something changed on the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostEvent {
+    /// A link of ours (by group and name) changed or was deleted.
+    Link {
+        /// Its name.
+        name: String,
+        /// Whether it was deleted.
+        deleted: bool,
+    },
+    /// A bridge or uplink changed or was deleted: any other link of the node.
+    Other {
+        /// Its name.
+        name: String,
+    },
+    /// Events were lost; look at everything again.
+    Lost,
+}
+
+/// The network of one node.
+pub trait Net: Send + Sync + 'static {
+    /// Opens a sandbox's namespace, reads its cookie and gives it an id if it has none.
+    ///
+    /// # Errors
+    /// [`NetError::NamespaceGone`] if the path is no namespace (any more).
+    fn open(&self, path: &Path) -> Result<Namespace, NetError>;
+
+    /// Ids of all namespaces that have one as seen from the node's own, in ascending order. An id whose
+    /// namespace is gone is not in it, until the kernel gives the lowest free one to another namespace.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn nsids(&self) -> Result<Vec<i32>, NetError>;
+
+    /// Runs `work` inside a namespace, on a thread that enters it once; `work` cannot await.
+    ///
+    /// # Errors
+    /// If the namespace cannot be entered. Errors of `work` are its own.
+    fn enter(&self, namespace: &Namespace, work: &mut (dyn FnMut(&mut dyn Session) + Send)) -> Result<(), NetError>;
+
+    /// Brings a bridge to what is wanted, or says why it cannot be. Writes nothing if it is there.
+    ///
+    /// # Errors
+    /// [`BridgeProblem`] for people; also if the kernel refuses.
+    fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem>;
+
+    /// Deletes a bridge that we made and releases its uplink; success if it is missing or not ours.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn remove_bridge(&self, name: &str) -> Result<(), NetError>;
+
+    /// All links on the node with our group and a name of ours.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn host_links(&self) -> Result<Vec<HostLink>, NetError>;
+
+    /// Deletes host links of ours by name, their other ends with them; missing ones are success.
+    /// Returns once the kernel says that they are gone.
+    ///
+    /// # Errors
+    /// [`NetError::NotOurs`] if a link of that name has another group.
+    fn delete_host_links(&self, names: &[String]) -> Result<(), NetError>;
+}
+
+/// The inside of one namespace, together with the node's own.
+pub trait Session {
+    /// What is in the namespace, and which of the named host links exist.
+    ///
+    /// # Errors
+    /// If the kernel refuses a dump.
+    fn observe(&mut self, host_links: &[&str]) -> Result<Observed, NetError>;
+
+    /// Does the steps in order, up to the first that fails.
+    fn apply(&mut self, steps: &[Step]) -> Report;
+
+    /// Tells the neighbours about addresses: gratuitous ARP and unsolicited neighbour advertisements, once.
+    ///
+    /// # Errors
+    /// If a packet cannot be sent.
+    fn announce(&mut self, link: &IfName, mac: Mac, addresses: &[Ip]) -> Result<(), NetError>;
+}

@@ -1,0 +1,184 @@
+//! The node's own object: what it can promise, written at once when that changes and rarely otherwise.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fairlead_crds::network::Hold;
+use fairlead_crds::node_network::NetworkOnNode;
+use fairlead_crds::{ConditionType, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, Reason};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
+use kube::Client;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::api::{ApiError, call, merge_patch};
+use crate::capacity;
+use crate::metrics::Metrics;
+use crate::model;
+use crate::view::{Inner, View};
+
+/// Publishes the node's object.
+pub struct Publisher {
+    client: Client,
+    node: String,
+    view: Arc<View>,
+    metrics: Arc<Metrics>,
+    changed: Arc<Notify>,
+    written: Option<NodeNetworkStatus>,
+}
+
+/// Least time between two writes when a promise changed.
+const PROMISE_EVERY: Duration = Duration::from_secs(1);
+/// Least time between two writes of counts that promise nothing new.
+const COUNT_EVERY: Duration = Duration::from_secs(30);
+
+impl Publisher {
+    /// Publishes for the named node; `changed` tells when to look.
+    pub fn new(client: Client, node: &str, view: Arc<View>, metrics: Arc<Metrics>, changed: Arc<Notify>) -> Self {
+        Self { client, node: node.to_owned(), view, metrics, changed, written: None }
+    }
+
+    /// Publishes until cancelled.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut last = None::<Instant>;
+        loop {
+            let due = self.look();
+            let since = last.map_or(COUNT_EVERY, |at| at.elapsed());
+            let wait = match due {
+                Some((_, true)) => PROMISE_EVERY.saturating_sub(since),
+                Some((_, false)) => COUNT_EVERY.saturating_sub(since),
+                None => Duration::MAX,
+            };
+            if let (Some((status, _)), true) = (due, wait.is_zero()) {
+                last = Some(Instant::now());
+                if let Err(error) = self.write(status).await {
+                    warn!(%error, "cannot say what this node can promise");
+                }
+                continue;
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.changed.notified() => {}
+                // Quarantines end without anyone telling.
+                () = tokio::time::sleep(wait.min(PROMISE_EVERY)) => {}
+            }
+        }
+    }
+
+    /// The status as it should be, if it differs, and whether a promise is what differs.
+    fn look(&self) -> Option<(NodeNetworkStatus, bool)> {
+        let view = self.view.lock();
+        let status = status(&view, self.written.as_ref(), Timestamp::now());
+        self.count(&view, &status);
+        drop(view);
+        let Some(written) = &self.written else { return Some((status, true)) };
+        let urgent = capacity::promise_changed(&written.networks, &status.networks) || written.conditions != status.conditions;
+        (*written != status).then_some((status, urgent))
+    }
+
+    fn count(&self, view: &Inner, status: &NodeNetworkStatus) {
+        for network in &status.networks {
+            self.metrics.addresses(&network.name, "used", network.used);
+            self.metrics.addresses(&network.name, "free", network.free);
+            self.metrics.addresses(&network.name, "quarantined", network.quarantined);
+        }
+        let ready = |record: &&model::Record| record.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let attached = view.records.values().filter(ready).count();
+        self.metrics.pods("attached", attached);
+        self.metrics.pods("waiting", view.records.len() - attached);
+    }
+
+    async fn write(&mut self, status: NodeNetworkStatus) -> Result<(), ApiError> {
+        let api: Api<NodeNetwork> = Api::all(self.client.clone());
+        let before = match &self.written {
+            Some(written) => written.clone(),
+            None => self.ensure(&api).await?,
+        };
+        let value = |status: &NodeNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
+        if let Some(change) = merge_patch(&value(&before), &value(&status)) {
+            let patch = Patch::Merge(json!({ "status": change }));
+            match call("patch NodeNetwork status", api.patch_status(&self.node, &PatchParams::default(), &patch)).await {
+                Err(error) => {
+                    // Someone may have deleted it: look again next time.
+                    self.written = None;
+                    return Err(error);
+                }
+                Ok(_) => self.metrics.api_write("node"),
+            }
+        }
+        self.written = Some(status);
+        Ok(())
+    }
+
+    /// The object's present status; creates the object if it is missing.
+    async fn ensure(&self, api: &Api<NodeNetwork>) -> Result<NodeNetworkStatus, ApiError> {
+        if let Some(found) = call("get NodeNetwork", api.get_opt(&self.node)).await? {
+            return Ok(found.status.unwrap_or_default());
+        }
+        let owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: self.node.clone(),
+            uid: self.view.lock().node.uid.clone(),
+            block_owner_deletion: Some(false),
+            controller: None,
+        };
+        let metadata = ObjectMeta { name: Some(self.node.clone()), owner_references: Some(vec![owner]), ..ObjectMeta::default() };
+        let object = NodeNetwork { metadata, spec: NodeNetworkSpec {}, status: None };
+        call("create NodeNetwork", api.create(&PostParams::default(), &object)).await?;
+        Ok(NodeNetworkStatus::default())
+    }
+}
+
+/// What this node can promise now.
+fn status(view: &Inner, before: Option<&NodeNetworkStatus>, now: Timestamp) -> NodeNetworkStatus {
+    let networks: Vec<NetworkOnNode> = view
+        .networks
+        .values()
+        .filter(|network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels))
+        .filter_map(|network| Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), now)))
+        .collect();
+    let ready = Condition {
+        type_: ConditionType::Ready.to_string(),
+        status: "True".to_owned(),
+        reason: Reason::AgentReady.to_string(),
+        message: Reason::AgentReady.means().to_owned(),
+        observed_generation: None,
+        last_transition_time: Time(now),
+    };
+    let known = before.and_then(|before| before.conditions.iter().find(|old| old.type_ == ready.type_ && old.status == ready.status));
+    NodeNetworkStatus {
+        agent_version: Some(fairlead_crds::VERSION.to_owned()),
+        holds: vec![Hold::Gate],
+        summary: (!networks.is_empty()).then(|| capacity::summary(&networks)),
+        networks,
+        conditions: vec![known.cloned().unwrap_or(ready)],
+    }
+}
+
+fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> NetworkOnNode {
+    let trouble = view.troubles.get(network);
+    let counts = view.ipam.counts(network, now).unwrap_or_default();
+    let usage = capacity::usage(network, view.pods_with_records());
+    let promised = match view.ipam.pool(network) {
+        Some(pool) => capacity::promised(pool, counts, usage),
+        None if has_ipam => 0,
+        None => view.node.pod_limit,
+    };
+    NetworkOnNode {
+        name: network.to_owned(),
+        ready: trouble.is_none(),
+        reason: trouble.map(|problem| problem.reason.to_string()),
+        message: trouble.map(|problem| problem.message.clone()),
+        owned: counts.owned,
+        used: counts.used,
+        quarantined: counts.quarantined,
+        free: counts.free,
+        promised,
+    }
+}

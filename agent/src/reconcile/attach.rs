@@ -1,0 +1,368 @@
+//! Bringing a pod's interfaces to what it asks for: addresses, record, kernel, marker, in this order.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fairlead_crds::network::Route;
+use fairlead_crds::pod_network::{Attachment, SandboxRef};
+use fairlead_crds::{Ip, Network, Reason, names};
+use jiff::Timestamp;
+use tracing::{info, warn};
+
+use super::{Agent, RESYNC, RoundError, announce};
+use crate::bring::{self, Brought, Order};
+use crate::capacity;
+use crate::intent::{self, Intent, Problem, Wanted, World};
+use crate::ipam::{self, Exhausted, Family};
+use crate::model::{Pod, Record};
+use crate::plan::WantedInterface;
+use crate::queue::Next;
+use crate::sandbox::Sandbox;
+use crate::status::{Attached, Progress};
+use crate::view::Inner;
+
+/// How long a sandbox may be missing before the record says so: usually it comes within that time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Agent {
+    pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
+        let Intent { wanted, mut problems } = self.intent(&pod, record.as_ref());
+        let record = match record {
+            Some(record) => Some(self.detach_unwanted(record, &wanted).await?),
+            None => {
+                self.adopt(&pod).await?;
+                None
+            }
+        };
+        let attachments = self.allocate(&pod, record.as_ref(), &wanted, &mut problems);
+        let record = self.write_ahead(&pod, record, attachments).await?;
+        let interfaces = self.interfaces(&record, &mut problems).await;
+        let sandbox = self.sandboxes().newest(&pod.key.uid).cloned();
+        match sandbox {
+            Some(sandbox) => self.attach_in(&pod, &record, &sandbox, interfaces, problems).await,
+            None => self.await_sandbox(&pod, &record, problems).await,
+        }
+    }
+
+    fn intent(&self, pod: &Pod, record: Option<&Record>) -> Intent {
+        let view = self.view.lock();
+        let none = std::collections::BTreeMap::new();
+        let namespace_labels = view.namespaces.get(&pod.key.namespace).unwrap_or(&none);
+        let world = World { networks: &view.networks, namespace_labels, node_labels: &view.node.labels };
+        intent::resolve(pod, world, record.map_or(&[], |record| &record.spec.attachments))
+    }
+
+    /// What the record holds but the pod does not want any more: link cut, address into quarantine, then out of the record.
+    async fn detach_unwanted(&self, record: Record, wanted: &[Wanted]) -> Result<Record, RoundError> {
+        let is_wanted = |attachment: &Attachment| wanted.contains(&Wanted::from(attachment));
+        let (kept, gone): (Vec<_>, Vec<_>) = record.spec.attachments.iter().cloned().partition(is_wanted);
+        if gone.is_empty() {
+            return Ok(record);
+        }
+        let uid = &record.key.uid;
+        let links: Vec<String> = gone.iter().map(|attachment| names::host_link(uid, attachment.interface.as_str())).collect();
+        self.on_kernel(move |net| net.delete_host_links(&links)).await?;
+        for attachment in &gone {
+            self.blocks.quarantine(&attachment.addresses, &ipam::owner(uid, &attachment.interface)).await?;
+            info!(network = %attachment.network, interface = %attachment.interface, "interface detached");
+        }
+        let record = self.records.set_attachments(&record, kept).await?;
+        self.metrics.api_write("record");
+        self.keep_record(record.clone());
+        Ok(record)
+    }
+
+    /// What the pod shall hold: what its record holds, and new addresses for the rest as far as there are any.
+    fn allocate(&self, pod: &Pod, record: Option<&Record>, wanted: &[Wanted], problems: &mut Vec<Problem>) -> Vec<Attachment> {
+        let held = record.map_or(&[][..], |record| &record.spec.attachments);
+        let mut attachments: Vec<Attachment> = Vec::with_capacity(wanted.len());
+        let mut view = self.view.lock();
+        for want in wanted {
+            let attachment = match held.iter().find(|attachment| Wanted::from(*attachment) == *want) {
+                Some(attachment) => keep(&mut view, &pod.key.uid, attachment, problems),
+                None => match take(&mut view, pod, want, &attachments) {
+                    Ok(attachment) => attachment,
+                    Err(problem) => {
+                        problems.push(problem);
+                        continue;
+                    }
+                },
+            };
+            attachments.push(attachment);
+        }
+        drop(view);
+        self.blocks.wake();
+        attachments
+    }
+
+    /// The write-ahead record: nothing is done in the kernel before the API server has it.
+    async fn write_ahead(&self, pod: &Pod, record: Option<Record>, attachments: Vec<Attachment>) -> Result<Record, RoundError> {
+        let unchanged = record.as_ref().is_some_and(|record| record.spec.attachments == attachments);
+        if let (Some(record), true) = (&record, unchanged) {
+            return Ok(record.clone());
+        }
+        self.remember(&pod.key.uid, |memory| memory.unrecorded = Some(pod.key.clone()));
+        let written = match &record {
+            Some(record) => self.records.set_attachments(record, attachments).await,
+            None => self.records.create(pod, attachments).await,
+        };
+        let record = match written {
+            Ok(record) => record,
+            Err(error) => {
+                let problem = Problem::new(Reason::RecordRefused, error.to_string());
+                self.say_refused(pod, &problem).await;
+                return Err(error.into());
+            }
+        };
+        self.remember(&pod.key.uid, |memory| memory.unrecorded = None);
+        self.metrics.api_write("record");
+        self.keep_record(record.clone());
+        self.changed.notify_one();
+        Ok(record)
+    }
+
+    fn keep_record(&self, record: Record) {
+        self.know_links(&record);
+        self.view.lock().records.insert(record.key.uid.clone(), record);
+    }
+
+    /// What the kernel shall have for what the record holds, as far as the node's bridges are ready.
+    async fn interfaces(&self, record: &Record, problems: &mut Vec<Problem>) -> Vec<(WantedInterface, Attached)> {
+        let mut interfaces = Vec::with_capacity(record.spec.attachments.len());
+        for attachment in &record.spec.attachments {
+            let network = self.view.lock().networks.get(&attachment.network).cloned();
+            let Some(network) = network else {
+                problems.push(Problem::new(Reason::NetworkNotFound, format!("network {} is gone", attachment.network)));
+                continue;
+            };
+            match self.bridges.ready(&attachment.network).await {
+                Ok(bridge) => interfaces.push(interface(&record.key.uid, attachment, &network, bridge.index, bridge.mtu)),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        interfaces
+    }
+
+    async fn await_sandbox(&self, pod: &Pod, record: &Record, mut problems: Vec<Problem>) -> Result<Next, RoundError> {
+        let uid = &pod.key.uid;
+        self.wait_for_sandbox(uid, !pod.deleting);
+        if pod.deleting {
+            return Ok(Next::After(RESYNC));
+        }
+        let missing = self.remember(uid, |memory| memory.missing_since.get_or_insert_with(Instant::now).elapsed());
+        if problems.is_empty() && missing < PATIENCE {
+            return Ok(Next::After(PATIENCE.saturating_sub(missing)));
+        }
+        if problems.is_empty() {
+            problems.push(Problem::new(Reason::Waiting, Reason::Waiting.means()));
+        }
+        let next = next_after(&problems);
+        self.say(pod, record, None, &[], &Progress::Waiting(merge(problems))).await?;
+        Ok(next)
+    }
+
+    async fn attach_in(
+        &self,
+        pod: &Pod,
+        record: &Record,
+        sandbox: &Sandbox,
+        interfaces: Vec<(WantedInterface, Attached)>,
+        mut problems: Vec<Problem>,
+    ) -> Result<Next, RoundError> {
+        let uid = &pod.key.uid;
+        let seen = self.remember(uid, |memory| memory.see(&sandbox.id));
+        let Some(path) = self.runtime.netns_path(&sandbox.id).await? else {
+            problems.push(Problem::new(Reason::HostNetwork, Reason::HostNetwork.means()));
+            self.say(pod, record, None, &[], &Progress::Waiting(merge(problems))).await?;
+            return Ok(Next::After(RESYNC));
+        };
+        let (wanted, described): (Vec<_>, Vec<_>) = interfaces.into_iter().unzip();
+        let order = Order {
+            uid: uid.clone(),
+            path: path.clone(),
+            wanted: wanted.clone(),
+            waits_for: (!problems.is_empty()).then(|| merge(problems.clone())),
+            hash: hash(record),
+            was_up_in: was_up(record, &described, &self.boot_id),
+            may_repair: self.remember(uid, |memory| memory.repairs.check(Instant::now())),
+        };
+        let brought = self.on_kernel({
+            let (sandboxes, lease, uid, id) = (self.sandboxes.clone(), Arc::clone(&self.lease), uid.clone(), sandbox.id.clone());
+            let still = move || lease.is_fresh() && sandboxes.borrow().newest(&uid).is_some_and(|newest| newest.id == id);
+            move |net| bring::run(net, &order, &still)
+        });
+        let brought = brought.await?;
+        if brought.created {
+            announce::spawn(Arc::clone(&self.net), path, brought.cookie, wanted);
+        }
+        problems.extend(brought.problems.iter().cloned());
+        self.conclude(pod, record, sandbox, &brought, described, problems, seen).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what one round found out, said once")]
+    async fn conclude(
+        &self,
+        pod: &Pod,
+        record: &Record,
+        sandbox: &Sandbox,
+        brought: &Brought,
+        described: Vec<Attached>,
+        problems: Vec<Problem>,
+        seen: Instant,
+    ) -> Result<Next, RoundError> {
+        let uid = &pod.key.uid;
+        self.wait_for_sandbox(uid, brought.superseded);
+        if let Some(what) = &brought.repaired {
+            self.remember(uid, |memory| memory.repairs.take(Instant::now())).ok();
+            self.tell_repair(pod, what.clone()).await;
+        }
+        if brought.marked {
+            self.metrics.attached(seen.elapsed());
+            info!(sandbox = %sandbox.id, interfaces = brought.up.len(), elapsed = ?seen.elapsed(), "attached");
+        }
+        let up: Vec<Attached> = described.into_iter().filter(|one| brought.up.contains(&one.attachment.interface)).collect();
+        let identity = SandboxRef {
+            id: sandbox.id.clone(),
+            attempt: sandbox.attempt,
+            cookie: brought.cookie,
+            nsid: brought.nsid,
+            boot_id: self.boot_id.clone(),
+        };
+        let next = next_after(&problems);
+        let progress = if problems.is_empty() { Progress::Attached } else { Progress::Waiting(merge(problems)) };
+        self.say(pod, record, Some(identity), &up, &progress).await?;
+        Ok(if brought.superseded { Next::Retry } else { next })
+    }
+
+    /// Without a record only the pod can carry the reason.
+    async fn say_refused(&self, pod: &Pod, problem: &Problem) {
+        if let Err(error) = self.say_on_pod(pod, &Progress::Waiting(problem.clone())).await {
+            warn!(%error, "cannot say why the pod waits");
+        }
+        self.metrics.failure(problem.reason);
+        self.tell_once(pod, Reason::PodWaits, format!("{}: {}", problem.reason, problem.message)).await;
+    }
+}
+
+/// What a record holds stays held; a block that is not this node's any more is said, not taken away.
+fn keep(view: &mut Inner, uid: &str, attachment: &Attachment, problems: &mut Vec<Problem>) -> Attachment {
+    let owner = ipam::owner(uid, &attachment.interface);
+    let lost = attachment.addresses.iter().find(|held| !view.ipam.restore(held, &owner));
+    if let Some(held) = lost {
+        let message = format!("address {} lies in block {}, which this node does not own any more", held.address.addr(), held.block);
+        problems.push(Problem::new(Reason::BlockLost, message));
+    }
+    attachment.clone()
+}
+
+/// New addresses for one interface.
+fn take(view: &mut Inner, pod: &Pod, want: &Wanted, taken: &[Attachment]) -> Result<Attachment, Problem> {
+    let now = Timestamp::now();
+    check_promise(view, pod, want, taken, now)?;
+    let owner = ipam::owner(&pod.key.uid, &want.interface);
+    let has_ipam = view.networks.get(&want.network).is_some_and(|network| network.spec.ipam.is_some());
+    let addresses = view.ipam.allocate(&want.network, &owner, now).map_err(|exhausted| no_address(&want.network, exhausted))?;
+    if has_ipam && addresses.is_empty() {
+        let message = format!("network {} has no range that blocks may be claimed from; see its status", want.network);
+        return Err(Problem::new(Reason::NoAddresses, message));
+    }
+    let mac = intent::mac(&pod.key.uid, &want.interface);
+    let Wanted { network, network_uid, interface } = want.clone();
+    Ok(Attachment { network, network_uid, interface, mac, addresses })
+}
+
+/// An attachment that the scheduler was not asked for must leave an address for every one it was.
+fn check_promise(view: &Inner, pod: &Pod, want: &Wanted, taken: &[Attachment], now: Timestamp) -> Result<(), Problem> {
+    let promised = pod.promised.get(&want.network).copied().unwrap_or(0);
+    let before = taken.iter().filter(|attachment| attachment.network == want.network).count() as u64;
+    let Some(pool) = view.ipam.pool(&want.network).filter(|_| before >= promised) else { return Ok(()) };
+    let counts = view.ipam.counts(&want.network, now).unwrap_or_default();
+    let usage = capacity::usage(&want.network, view.pods_with_records());
+    if counts.free == 0 || capacity::may_hotplug(pool, counts, usage) {
+        // Without any free address the allocation itself says so, and until when.
+        return Ok(());
+    }
+    let message = format!("network {}: all {} free addresses of this node are promised to the scheduler", want.network, counts.free);
+    Err(Problem::new(Reason::HotplugNoCapacity, message))
+}
+
+fn no_address(network: &str, exhausted: Exhausted) -> Problem {
+    let family = if exhausted.family == Family::V4 { "IPv4" } else { "IPv6" };
+    match exhausted.until {
+        Some(until) => {
+            let until = until.round(jiff::Unit::Second).unwrap_or(until);
+            let message = format!("network {network} has no free {family} address on this node before {until}: the rest is in quarantine");
+            Problem::new(Reason::QuarantinedUntil, message)
+        }
+        None => {
+            let message = format!("network {network} has no free {family} address for this node; delete pods that use it or add a range");
+            Problem::new(Reason::NoAddresses, message)
+        }
+    }
+}
+
+fn interface(uid: &str, attachment: &Attachment, network: &Network, bridge: u32, bridge_mtu: u32) -> (WantedInterface, Attached) {
+    let gateways: Vec<Ip> = attachment.addresses.iter().filter_map(|held| gateway(network, held.address.addr())).collect();
+    let via = |route: &Route| route.via.or_else(|| gateways.iter().find(|gateway| gateway.0.is_ipv6() == route.to.is_ipv6()).copied());
+    let has_family = |route: &&Route| attachment.addresses.iter().any(|held| held.address.is_ipv6() == route.to.is_ipv6());
+    let routes: Vec<Route> = network.spec.routes.iter().filter(has_family).map(|route| Route { to: route.to, via: via(route) }).collect();
+    let mtu = network.spec.mtu.unwrap_or(bridge_mtu);
+    let wanted = WantedInterface {
+        name: attachment.interface.clone(),
+        host: names::host_link(uid, attachment.interface.as_str()),
+        mac: attachment.mac,
+        mtu,
+        bridge,
+        addresses: attachment.addresses.iter().map(|held| held.address).collect(),
+        routes: routes.clone(),
+        alias: bring::alias(uid, &attachment.interface),
+    };
+    (wanted, Attached { attachment: attachment.clone(), mtu, gateways, routes })
+}
+
+fn gateway(network: &Network, address: std::net::IpAddr) -> Option<Ip> {
+    let ranges = network.status.iter().flat_map(|status| &status.ranges);
+    ranges.into_iter().find(|range| range.cidr.0.contains(&address))?.gateway
+}
+
+/// The namespace in which the record's status says that everything is as it is wanted now: a difference there is a repair.
+fn was_up(record: &Record, described: &[Attached], boot_id: &str) -> Option<u64> {
+    let sandbox = record.status.sandbox.as_ref().filter(|sandbox| sandbox.boot_id == boot_id)?;
+    let same = |one: &Attached| {
+        record.status.interfaces.iter().any(|up| {
+            up.interface_name == one.attachment.interface
+                && up.network == one.attachment.network
+                && up.ips.iter().eq(one.attachment.addresses.iter().map(|held| &held.address))
+                && (up.mtu, &up.routes) == (one.mtu, &one.routes)
+        })
+    };
+    described.iter().all(same).then_some(sandbox.cookie)
+}
+
+fn hash(record: &Record) -> String {
+    let parts = record.spec.attachments.iter().flat_map(|attachment| {
+        let addresses = attachment.addresses.iter().map(|held| held.address.to_string());
+        [attachment.network_uid.clone(), attachment.interface.to_string()].into_iter().chain(addresses)
+    });
+    let parts: Vec<String> = parts.collect();
+    names::hash8(&parts.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// All problems as one: the first decides the reason.
+fn merge(problems: Vec<Problem>) -> Problem {
+    let reason = problems.first().map_or(Reason::Attaching, |problem| problem.reason);
+    let messages: Vec<String> = problems.into_iter().map(|problem| problem.message).collect();
+    Problem::new(reason, messages.join("; "))
+}
+
+/// When to look again without a reason: soon where only time helps, rarely where a change will tell.
+fn next_after(problems: &[Problem]) -> Next {
+    match problems.iter().map(|problem| problem.reason).find(|reason| reason.is_transient()) {
+        None => Next::After(RESYNC),
+        Some(Reason::AttachFailed) => Next::Retry,
+        Some(Reason::NetworkNotFound | Reason::NetworkNotAccepted | Reason::NamespaceNotAllowed | Reason::NetworkNotOnNode) => {
+            Next::After(Duration::from_secs(30))
+        }
+        Some(_) => Next::After(Duration::from_secs(1)),
+    }
+}

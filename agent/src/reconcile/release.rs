@@ -1,0 +1,49 @@
+//! Releasing what a pod held, once it is proven gone.
+//!
+//! An address is free only when the pod is deleted or terminal, no READY sandbox has its UID, and our links
+//! of that namespace are gone. Deleting the host end of a veth pair deletes the pod's end in whatever
+//! namespace it is, and a missing host end proves that it is gone: nothing in the pod can fake that.
+
+use std::time::{Duration, Instant};
+
+use tracing::{debug, info};
+
+use super::{Agent, RoundError};
+use crate::ipam;
+use crate::model::Record;
+use crate::queue::Next;
+
+impl Agent {
+    pub(super) async fn release(&self, record: &Record) -> Result<Next, RoundError> {
+        let uid = &record.key.uid;
+        let gone_since = self.remember(uid, |memory| *memory.gone_since.get_or_insert_with(Instant::now));
+        self.wait_for_sandbox(uid, true);
+        let sandboxes = self.sandboxes();
+        if !sandboxes.trusted_since(gone_since) || sandboxes.any_ready(uid) {
+            debug!("the pod is gone, its sandbox may not be");
+            return Ok(Next::After(Duration::from_millis(250)));
+        }
+        let proven = Instant::now();
+        self.give_up(record).await?;
+        self.view.lock().records.remove(uid);
+        self.forget_links(record);
+        self.wait_for_sandbox(uid, false);
+        self.metrics.released(proven.elapsed());
+        self.changed.notify_one();
+        info!("released");
+        Ok(Next::After(Duration::ZERO))
+    }
+
+    /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat.
+    async fn give_up(&self, record: &Record) -> Result<(), RoundError> {
+        let links = Self::host_links(record);
+        self.on_kernel(move |net| net.delete_host_links(&links)).await?;
+        for attachment in &record.spec.attachments {
+            let owner = ipam::owner(&record.key.uid, &attachment.interface);
+            self.blocks.quarantine(&attachment.addresses, &owner).await?;
+        }
+        self.records.remove(record).await?;
+        self.metrics.api_write("remove");
+        Ok(())
+    }
+}

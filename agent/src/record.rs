@@ -1,0 +1,248 @@
+//! The record's edge: creates, patches and removes PodNetworks of this node, and the pods' condition.
+//!
+//! At most five writes in a pod's life: record, status, condition, delete, finalizer.
+
+use fairlead_crds::pod_network::Attachment;
+use fairlead_crds::{PodNetwork, PodNetworkSpec, PodNetworkStatus, names};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::api::{ApiError, call, merge_patch};
+use crate::model::{Pod, PodCondition, PodKey, Record};
+
+/// Writes records of one node.
+#[derive(Clone)]
+pub struct Records {
+    client: Client,
+    node: String,
+}
+
+/// An object that is not what its name says.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The API server.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The name is taken by the record of another pod: eight digits of two UIDs are equal.
+    #[error("record {0} belongs to another pod")]
+    NameTaken(String),
+    /// An object without UID or namespace.
+    #[error("the API server answered with an incomplete PodNetwork")]
+    Incomplete,
+}
+
+impl Records {
+    /// Records of the named node.
+    pub fn new(client: Client, node: &str) -> Self {
+        Self { client, node: node.to_owned() }
+    }
+
+    /// All records of this node.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn list(&self) -> Result<Vec<Record>, ApiError> {
+        let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let all: Api<PodNetwork> = Api::all(self.client.clone());
+        let list = call("list PodNetworks of this node", all.list(&mine)).await?;
+        Ok(list.items.into_iter().filter_map(to_record).collect())
+    }
+
+    /// Creates the record of a pod, with its finalizer. One that exists already, because an answer was lost, is adopted.
+    ///
+    /// # Errors
+    /// [`RecordError`]; nothing may be attached then.
+    pub async fn create(&self, pod: &Pod, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
+        let object = self.object(pod, attachments.clone());
+        match call("create PodNetwork", self.api(&pod.key).create(&PostParams::default(), &object)).await {
+            Ok(created) => to_record(created).ok_or(RecordError::Incomplete),
+            Err(error) if error.is_already_exists() => self.adopt(pod, attachments).await,
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn adopt(&self, pod: &Pod, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
+        let name = names::pod_network(&pod.key.name, &pod.key.uid);
+        let found = call("get PodNetwork", self.api(&pod.key).get(&name)).await?;
+        let record = to_record(found).ok_or(RecordError::Incomplete)?;
+        if record.key.uid != pod.key.uid {
+            return Err(RecordError::NameTaken(name));
+        }
+        self.set_attachments(&record, attachments).await
+    }
+
+    /// The record of a pod, if the API server has it.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn find(&self, key: &PodKey) -> Result<Option<Record>, ApiError> {
+        let name = names::pod_network(&key.name, &key.uid);
+        let found = call("get PodNetwork", self.api(key).get_opt(&name)).await?;
+        Ok(found.and_then(to_record).filter(|record| record.key.uid == key.uid))
+    }
+
+    fn object(&self, pod: &Pod, attachments: Vec<Attachment>) -> PodNetwork {
+        let PodKey { namespace, name, uid } = pod.key.clone();
+        let labels = [(names::POD_LABEL, names::pod_label(&name)), (names::NODE_LABEL, names::pod_label(&self.node))];
+        let owner = OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            name: name.clone(),
+            uid: uid.clone(),
+            block_owner_deletion: Some(false),
+            controller: None,
+        };
+        PodNetwork {
+            metadata: ObjectMeta {
+                name: Some(names::pod_network(&name, &uid)),
+                namespace: Some(namespace),
+                labels: Some(labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+                owner_references: Some(vec![owner]),
+                finalizers: Some(vec![names::POD_NETWORK_FINALIZER.to_owned()]),
+                ..ObjectMeta::default()
+            },
+            spec: PodNetworkSpec { pod_name: name, pod_uid: uid, node_name: self.node.clone(), attachments },
+            status: None,
+        }
+    }
+
+    /// Writes what a record holds.
+    ///
+    /// # Errors
+    /// [`RecordError`]; nothing may be attached then.
+    pub async fn set_attachments(&self, record: &Record, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
+        if record.spec.attachments == attachments {
+            return Ok(record.clone());
+        }
+        let patch = json!({ "metadata": { "uid": record.uid }, "spec": { "attachments": attachments } });
+        let (api, name, patch) = (self.api(&record.key), object_name(record), Patch::Merge(patch));
+        let patched = call("patch PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await?;
+        to_record(patched).ok_or(RecordError::Incomplete)
+    }
+
+    /// Writes a record's status if it changed. True if something was written.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn set_status(&self, record: &Record, status: &PodNetworkStatus) -> Result<bool, ApiError> {
+        let value = |status: &PodNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
+        let Some(change) = merge_patch(&value(&record.status), &value(status)) else { return Ok(false) };
+        let patch = Patch::Merge(json!({ "metadata": { "uid": record.uid }, "status": change }));
+        let api = self.api(&record.key);
+        call("patch PodNetwork status", api.patch_status(&object_name(record), &PatchParams::default(), &patch)).await?;
+        Ok(true)
+    }
+
+    /// Writes our condition on a pod. A pod that is gone, or another of the same name, is success.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn set_condition(&self, key: &PodKey, condition: &PodCondition, flipped: bool) -> Result<(), ApiError> {
+        let mut value = json!({
+            "type": names::NETWORK_READY, "status": if condition.ready { "True" } else { "False" },
+            "reason": condition.reason, "message": condition.message,
+        });
+        if flipped {
+            value["lastTransitionTime"] = json!(Timestamp::now().round(jiff::Unit::Second).unwrap_or(Timestamp::now()).to_string());
+        }
+        let patch = json!({ "metadata": { "uid": key.uid }, "status": { "conditions": [value] } });
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let patch = Patch::Strategic(patch);
+        match call("patch the pod's condition", pods.patch_status(&key.name, &PatchParams::default(), &patch)).await {
+            Err(error) if !error.is_not_found() && !is_conflict(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes a record and removes its finalizer. A record that is gone is success.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn remove(&self, record: &Record) -> Result<(), ApiError> {
+        let this = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(record.uid.clone()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match call("delete PodNetwork", self.api(&record.key).delete(&object_name(record), &this)).await {
+            Err(error) if error.is_not_found() || is_conflict(&error) => return Ok(()),
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        self.drop_finalizer(record).await
+    }
+
+    /// Removes our finalizer from a record without deleting it. A record that is gone is success.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn drop_finalizer(&self, record: &Record) -> Result<(), ApiError> {
+        let at = "/metadata/finalizers/0";
+        let first = json!([
+            { "op": "test", "path": "/metadata/uid", "value": record.uid },
+            { "op": "test", "path": at, "value": names::POD_NETWORK_FINALIZER },
+            { "op": "remove", "path": at },
+        ]);
+        match self.patch_json(record, first).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) if error.is_refusal() => self.drop_finalizer_slowly(record).await,
+            other => other,
+        }
+    }
+
+    /// Someone else's finalizer stands in front of ours: look where ours is.
+    async fn drop_finalizer_slowly(&self, record: &Record) -> Result<(), ApiError> {
+        let found = match call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?,
+        };
+        if found.uid().as_deref() != Some(&record.uid) {
+            return Ok(());
+        }
+        let Some(index) = found.finalizers().iter().position(|name| name == names::POD_NETWORK_FINALIZER) else {
+            return Ok(());
+        };
+        let at = format!("/metadata/finalizers/{index}");
+        let patch = json!([
+            { "op": "test", "path": at, "value": names::POD_NETWORK_FINALIZER },
+            { "op": "remove", "path": at },
+        ]);
+        self.patch_json(record, patch).await
+    }
+
+    async fn patch_json(&self, record: &Record, patch: Value) -> Result<(), ApiError> {
+        let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
+        let (api, name) = (self.api(&record.key), object_name(record));
+        call("remove the finalizer of a PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await.map(drop)
+    }
+
+    fn api(&self, key: &PodKey) -> Api<PodNetwork> {
+        Api::namespaced(self.client.clone(), &key.namespace)
+    }
+}
+
+fn is_conflict(error: &ApiError) -> bool {
+    matches!(error, ApiError::Kube { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.is_conflict()))
+}
+
+fn object_name(record: &Record) -> String {
+    names::pod_network(&record.key.name, &record.key.uid)
+}
+
+fn to_record(object: PodNetwork) -> Option<Record> {
+    let key = PodKey {
+        namespace: object.metadata.namespace?,
+        name: object.spec.pod_name.clone(),
+        uid: object.spec.pod_uid.clone(),
+    };
+    Some(Record {
+        key,
+        uid: object.metadata.uid?,
+        generation: object.metadata.generation,
+        spec: object.spec,
+        status: object.status.unwrap_or_default(),
+    })
+}

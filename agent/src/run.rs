@@ -1,0 +1,237 @@
+//! Wiring: what is started, in which order, and how it ends.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{info, warn};
+
+use crate::admin::{self, Tell};
+use crate::args::Args;
+use crate::blocks::Blocks;
+use crate::bridges::Bridges;
+use crate::events::Events;
+use crate::lease::Lease;
+use crate::metrics::Metrics;
+use crate::net::kernel::{Config, Kernel};
+use crate::net::{Net, netns};
+use crate::node_network::Publisher;
+use crate::queue::Queue;
+use crate::reconcile::Agent;
+use crate::record::Records;
+use crate::sandbox::cri::{self, Runtime};
+use crate::sandbox::watch::{Subscription, Timing};
+use crate::sources::Sources;
+use crate::view::View;
+use crate::{api, host_events, maintain, sandbox, startup, telemetry};
+
+/// How long what is under way may take to end.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// One sentence that names what is missing or what failed.
+pub async fn run(args: Args) -> Result<()> {
+    telemetry::start(&args.log, args.log_json)?;
+    info!(version = fairlead_crds::VERSION, node = %args.node_name, "agent starts");
+    let (cancel, tasks) = (CancellationToken::new(), TaskTracker::new());
+    stop_on_signal(&tasks, cancel.clone())?;
+    let _only = startup::only_agent(&cancel).await?;
+    let outcome = start(&args, &cancel, &tasks).await;
+    if let Err(error) = &outcome {
+        warn!(%error, "agent ends");
+        cancel.cancel();
+    }
+    tasks.close();
+    if outcome.is_ok() {
+        cancel.cancelled().await;
+    }
+    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+        warn!("some work did not end in time; the next agent takes it up");
+    }
+    info!("agent stopped");
+    outcome
+}
+
+fn stop_on_signal(tasks: &TaskTracker, cancel: CancellationToken) -> Result<()> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tasks.spawn(async move {
+        tokio::select! {
+            _ = term.recv() => cancel.cancel(),
+            _ = int.recv() => cancel.cancel(),
+            () = cancel.cancelled() => {}
+        }
+    });
+    Ok(())
+}
+
+async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> Result<()> {
+    let kernel = Arc::new(Kernel::new(Config {
+        node: args.node_name.clone(),
+        devices: args.devices.clone(),
+        sysctl_root: args.sysctl_root.clone(),
+        ..Config::default()
+    })?);
+    let runtime = Runtime::new(&args.cri_socket, cri::DEADLINE)?;
+    startup::check_runtime(&runtime, cancel).await?;
+    let client = api::client().await?;
+    startup::check_kubernetes(&client).await?;
+
+    let (armed, wants) = watch::channel(false);
+    let (subscription, watching) = sandbox::watch::watch(runtime.clone(), wants, Timing::default(), cancel.clone());
+    tasks.spawn(watching);
+
+    let view = Arc::new(View::default());
+    let (changed, networks_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let lease = Lease::new(client.clone(), &args.node_name, &args.agent_uid);
+    let blocks = Arc::new(Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease)));
+    let net: Arc<dyn Net> = kernel.clone();
+    let agent = Arc::new(Agent {
+        bridges: Arc::new(Bridges::new(Arc::clone(&net), Arc::clone(&view))),
+        records: Records::new(client.clone(), &args.node_name),
+        events: Events::new(client.clone(), &args.node_name),
+        boot_id: netns::boot_id().context("cannot read the boot id")?,
+        queue: Queue::default(),
+        metrics: Arc::new(Metrics::default()),
+        sandboxes: subscription.snapshots(),
+        orphans: Mutex::new(HashMap::new()),
+        memory: Mutex::new(HashMap::new()),
+        links: Mutex::new(HashMap::new()),
+        waiting: Mutex::new(HashSet::new()),
+        view,
+        net,
+        runtime,
+        armed,
+        blocks,
+        lease,
+        changed,
+        networks_changed,
+    });
+    let ready = Arc::new(Status::new(&agent, Arc::clone(&kernel)));
+    let serving = admin::serve(args.listen, ready.clone(), cancel.clone());
+    let listen = args.listen;
+    tasks.spawn(async move {
+        if let Err(error) = serving.await {
+            warn!(%listen, %error, "cannot serve metrics and probes");
+        }
+    });
+    let sources = Sources::new(
+        client.clone(),
+        &args.node_name,
+        Arc::clone(&agent.view),
+        agent.queue.clone(),
+        Arc::clone(&agent.changed),
+        Arc::clone(&agent.networks_changed),
+    );
+    sources.spawn(tasks, cancel);
+    rebuild(&agent, &sources, &subscription, cancel).await?;
+    ready.rebuilt.store(true, std::sync::atomic::Ordering::Release);
+    spawn_all(args, &agent, client, &kernel, subscription, tasks, cancel)
+}
+
+/// Waits until everything that has to be known is known; nothing is done in the kernel before, but cutting orphans.
+async fn rebuild(agent: &Arc<Agent>, sources: &Sources, sandboxes: &Subscription, cancel: &CancellationToken) -> Result<()> {
+    let known = async {
+        while let Err(error) = agent.lease.renew().await {
+            warn!(%error, "the agent's Lease is not renewed yet");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        sources.synced().await;
+        let mut snapshots = sandboxes.snapshots();
+        drop(snapshots.wait_for(|sandboxes| sandboxes.complete()).await);
+        while let Err(error) = startup::restore(agent).await {
+            warn!(%error, "cannot read records and blocks yet");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        () = cancel.cancelled() => bail!("stopped before everything was known"),
+        () = known => {}
+    }
+    let orphans = startup::orphans(agent)?;
+    agent.set_orphans(orphans);
+    Ok(())
+}
+
+fn spawn_all(
+    args: &Args,
+    agent: &Arc<Agent>,
+    client: kube::Client,
+    kernel: &Kernel,
+    subscription: Subscription,
+    tasks: &TaskTracker,
+    cancel: &CancellationToken,
+) -> Result<()> {
+    let (events, received) = mpsc::channel(1024);
+    let monitor = kernel.monitor()?;
+    let stop = cancel.clone();
+    tasks.spawn(async move {
+        if let Err(error) = monitor.run(events, stop).await {
+            warn!(%error, "links of the node are not watched any more; they are looked at every minute");
+        }
+    });
+    tasks.spawn(host_events::run(Arc::clone(agent), received));
+    tasks.spawn(maintain::bridges(Arc::clone(agent), cancel.clone()));
+    tasks.spawn(maintain::addresses(Arc::clone(agent), cancel.clone()));
+    tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
+    tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
+    let publisher =
+        Publisher::new(client, &args.node_name, Arc::clone(&agent.view), Arc::clone(&agent.metrics), Arc::clone(&agent.changed));
+    tasks.spawn(publisher.run(cancel.clone()));
+    let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());
+    tasks.spawn(async move { blocks.run(stop).await });
+    let (leased, stop) = (Arc::clone(agent), cancel.clone());
+    tasks.spawn(async move { leased.lease.run(stop, || leased.blocks.load()).await });
+    let (queue, worker, parallel, stop) = (agent.queue.clone(), Arc::clone(agent), args.parallel.into(), cancel.clone());
+    tasks.spawn(async move { queue.run(parallel, stop, move |uid| Arc::clone(&worker).reconcile(uid)).await });
+    info!("agent is at work");
+    Ok(())
+}
+
+/// What the admin server tells of the agent.
+struct Status {
+    agent: Arc<Agent>,
+    kernel: Arc<Kernel>,
+    registry: Registry,
+    rebuilt: std::sync::atomic::AtomicBool,
+}
+
+impl Status {
+    fn new(agent: &Arc<Agent>, kernel: Arc<Kernel>) -> Self {
+        let mut registry = Registry::default();
+        agent.metrics.register(&mut registry);
+        Self { agent: Arc::clone(agent), kernel, registry, rebuilt: false.into() }
+    }
+}
+
+impl Tell for Status {
+    fn metrics(&self) -> String {
+        let counts = self.kernel.counters();
+        self.agent.metrics.netlink(counts.observe, counts.change + counts.sysctl);
+        self.agent.metrics.lease(self.agent.lease.is_fresh());
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).ok();
+        text
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if !self.rebuilt.load(std::sync::atomic::Ordering::Acquire) {
+            return Err("the agent still reads what there is".to_owned());
+        }
+        if !self.agent.lease.is_fresh() {
+            return Err("the agent's Lease is not fresh: the API server does not answer".to_owned());
+        }
+        if !self.agent.sandboxes.borrow().trusted() {
+            return Err("the container runtime does not answer".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,79 @@
+//! Sandboxes: what the container runtime of this node says about its pods.
+//!
+//! Owns the types and the snapshot. `cri` speaks to the runtime, `watch` keeps a snapshot current.
+//! Reads only: nothing here changes anything at the runtime, and nothing here knows networks.
+
+pub mod cri;
+#[cfg(test)]
+mod fake;
+mod snapshot;
+pub mod watch;
+
+pub use snapshot::Sandboxes;
+
+/// One sandbox of one pod. A pod has several over its life, rarely two at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sandbox {
+    /// UID of the pod.
+    pub uid: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// The runtime's id of the sandbox; never given to another.
+    pub id: String,
+    /// How many sandboxes of this pod the kubelet counted before this one.
+    pub attempt: u32,
+    /// Whether it runs. One that does not may still have its network namespace.
+    pub ready: bool,
+    /// When it was made: nanoseconds since 1970.
+    pub created_at: i64,
+    /// The runtime's handler, from the pod's `RuntimeClass`; empty for the default.
+    pub runtime_handler: String,
+}
+
+impl Sandbox {
+    /// What orders the sandboxes of one pod. The attempt starts again at 0 when the kubelet has forgotten
+    /// the older ones, so the time decides between equals only.
+    fn age(&self) -> (u32, i64) {
+        (self.attempt, self.created_at)
+    }
+}
+
+/// The sandbox in which a pod's containers run: READY, of the highest attempt, then the newest.
+pub fn newest<'a>(sandboxes: &'a [Sandbox], uid: &str) -> Option<&'a Sandbox> {
+    sandboxes
+        .iter()
+        .filter(|sandbox| sandbox.ready && sandbox.uid == uid)
+        .max_by_key(|sandbox| sandbox.age())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox(id: &str, attempt: u32, ready: bool, created_at: i64) -> Sandbox {
+        Sandbox {
+            ready,
+            created_at,
+            ..fake::sandbox(id, "uid-1", attempt)
+        }
+    }
+
+    #[test]
+    fn the_ready_sandbox_of_the_highest_attempt_is_the_newest() {
+        let all = [
+            sandbox("old", 0, true, 300),
+            sandbox("new", 2, true, 100),
+            sandbox("newer", 2, true, 200),
+            sandbox("stopped", 3, false, 400),
+            fake::sandbox("other", "uid-2", 9),
+        ];
+        assert_eq!(newest(&all, "uid-1").map(|s| s.id.as_str()), Some("newer"));
+    }
+
+    #[test]
+    fn a_pod_whose_sandboxes_all_stopped_has_none() {
+        assert_eq!(newest(&[sandbox("a", 0, false, 1)], "uid-1"), None);
+    }
+}

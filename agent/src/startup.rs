@@ -1,0 +1,131 @@
+//! Rebuilding everything from the API, the runtime and the kernel: there is no state file.
+
+use std::collections::HashMap;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fairlead_crds::names;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::bring;
+use crate::ipam;
+use crate::net::Net;
+use crate::plan::HostLink;
+use crate::reconcile::Agent;
+use crate::sandbox::cri::Runtime;
+
+/// Oldest minor version of Kubernetes 1 that has mutating admission policies.
+const KUBERNETES_MINOR: u32 = 36;
+
+/// Holds the node's abstract socket for life: there is one agent per node, whatever the API server believes.
+///
+/// # Errors
+/// If the socket cannot be made for another reason than that another agent holds it.
+pub async fn only_agent(cancel: &CancellationToken) -> Result<UnixListener> {
+    let address = SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+    loop {
+        match UnixListener::bind_addr(&address) {
+            Ok(socket) => return Ok(socket),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => info!("waiting for the other agent of this node to end"),
+            Err(error) => return Err(error).context("cannot hold the agent's socket"),
+        }
+        tokio::select! {
+            () = cancel.cancelled() => bail!("stopped while waiting for the other agent of this node"),
+            () = tokio::time::sleep(Duration::from_millis(500)) => {}
+        }
+    }
+}
+
+/// Refuses a cluster that is too old.
+///
+/// # Errors
+/// One sentence that names what is missing.
+pub async fn check_kubernetes(client: &Client) -> Result<()> {
+    let version = client.apiserver_version().await.context("cannot ask the API server for its version")?;
+    let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
+    if version.major == "1" && minor.parse::<u32>().unwrap_or(0) < KUBERNETES_MINOR {
+        bail!("Kubernetes {} is too old: fairlead needs 1.{KUBERNETES_MINOR} for mutating admission policies", version.git_version);
+    }
+    Ok(())
+}
+
+/// Refuses a runtime that is too old; waits for one that does not answer yet.
+///
+/// # Errors
+/// One sentence that names what is missing.
+pub async fn check_runtime(runtime: &Runtime, cancel: &CancellationToken) -> Result<()> {
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Ok(version.supported()?),
+            Err(error) => warn!(%error, "the container runtime does not answer yet"),
+        }
+        tokio::select! {
+            () = cancel.cancelled() => bail!("stopped while waiting for the container runtime"),
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+/// Reads blocks and records into the view. The Networks must be there already.
+///
+/// # Errors
+/// If the API server cannot be read.
+pub async fn restore(agent: &Agent) -> Result<()> {
+    let records = agent.records.list().await?;
+    {
+        let mut view = agent.view.lock();
+        view.records = records.into_iter().map(|record| (record.key.uid.clone(), record)).collect();
+    }
+    // After the records: a block that is being deleted but still used is kept.
+    agent.blocks.load().await?;
+    let mut view = agent.view.lock();
+    let inner = &mut *view;
+    for record in inner.records.values() {
+        for attachment in &record.spec.attachments {
+            let owner = ipam::owner(&record.key.uid, &attachment.interface);
+            for held in attachment.addresses.iter().filter(|held| !inner.ipam.restore(held, &owner)) {
+                warn!(pod = %record.key, address = %held.address, block = %held.block, "the address is not in a block of this node");
+            }
+        }
+    }
+    info!(records = inner.records.len(), "view rebuilt");
+    Ok(())
+}
+
+/// Host links of ours without a record. Those of pods that are gone are cut; those of pods that live are given
+/// back their addresses if this node still owns them, and cut otherwise.
+///
+/// # Errors
+/// If the kernel cannot be read.
+pub fn orphans(agent: &Agent) -> Result<HashMap<String, Vec<HostLink>>> {
+    let links = agent.net.host_links()?;
+    let view = agent.view.lock();
+    let mut orphans: HashMap<String, Vec<HostLink>> = HashMap::new();
+    for link in links {
+        let uid = link.alias.as_deref().and_then(bring::alias_uid).unwrap_or_default().to_owned();
+        if !view.records.contains_key(&uid) {
+            orphans.entry(uid).or_default().push(link);
+        }
+    }
+    let ready = agent.sandboxes.borrow().clone();
+    // Without a UID, or while a sandbox of a pod that the API server does not know is still there, nothing is proven.
+    let lives = |uid: &String| view.pods.contains_key(uid) || ready.any_ready(uid);
+    let (living, gone): (HashMap<_, _>, HashMap<_, _>) = orphans.into_iter().partition(|(uid, _)| lives(uid));
+    drop(view);
+    cut(agent.net.as_ref(), &gone);
+    Ok(living)
+}
+
+fn cut(net: &dyn Net, orphans: &HashMap<String, Vec<HostLink>>) {
+    for (uid, links) in orphans.iter().filter(|(uid, _)| !uid.is_empty()) {
+        let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
+        match net.delete_host_links(&names) {
+            Ok(()) => info!(uid = %uid, links = ?names, "links of a pod that is gone are cut"),
+            Err(error) => warn!(uid = %uid, %error, "cannot cut links of a pod that is gone"),
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The one in-memory view of this node, by pod UID: what the sources saw and what the agent wrote.
+//!
+//! Locks are held for look-ups and updates only, never across an await.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use fairlead_crds::Network;
+
+use crate::ipam::{Ipam, Pool};
+use crate::model::{Node, Pod, Record};
+
+/// Everything the agent knows.
+#[derive(Debug, Default)]
+pub struct View {
+    inner: Mutex<Inner>,
+}
+
+/// The contents of a [`View`], behind its lock.
+#[derive(Debug, Default)]
+pub struct Inner {
+    /// The node itself.
+    pub node: Node,
+    /// All Networks by name.
+    pub networks: BTreeMap<String, Network>,
+    /// Labels of all namespaces by name.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// Pods bound to this node, by UID.
+    pub pods: HashMap<String, Pod>,
+    /// Records of this node, by UID of the pod.
+    pub records: HashMap<String, Record>,
+    /// Addresses of this node.
+    pub ipam: Ipam,
+    /// Problems of the networks on this node, by name of the Network.
+    pub troubles: BTreeMap<String, crate::intent::Problem>,
+    /// Whether fairlead is being uninstalled.
+    pub uninstalling: bool,
+}
+
+impl View {
+    /// Locks the view. Nothing that can block may happen while it is locked.
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic aborts the agent, so a poisoned lock is never seen.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Replaces the Networks and what address management knows of them.
+    pub fn set_networks(&mut self, networks: BTreeMap<String, Network>) {
+        self.networks = networks;
+        self.refresh_pools();
+    }
+
+    /// Puts in or replaces one Network.
+    pub fn apply_network(&mut self, network: Network) {
+        if let Some(name) = network.metadata.name.clone() {
+            self.networks.insert(name, network);
+            self.refresh_pools();
+        }
+    }
+
+    /// Takes out one Network.
+    pub fn delete_network(&mut self, name: &str) {
+        self.networks.remove(name);
+        self.troubles.remove(name);
+        self.refresh_pools();
+    }
+
+    fn refresh_pools(&mut self) {
+        let pools = self.networks.values().filter(|network| crate::model::is_accepted(network)).filter_map(Pool::of);
+        self.ipam.set_pools(pools);
+    }
+
+    /// How many more pods the node can have.
+    pub fn free_slots(&self) -> u64 {
+        let pods = self.pods.values().filter(|pod| !pod.is_over()).count() as u64;
+        self.node.pod_limit.saturating_sub(pods)
+    }
+
+    /// The pods of this node with their records.
+    pub fn pods_with_records(&self) -> impl Iterator<Item = (&Pod, Option<&Record>)> {
+        self.pods.values().map(|pod| (pod, self.records.get(&pod.key.uid)))
+    }
+
+    /// UIDs of all pods and records.
+    pub fn uids(&self) -> Vec<String> {
+        let mut uids: Vec<String> = self.pods.keys().chain(self.records.keys()).cloned().collect();
+        uids.sort_unstable();
+        uids.dedup();
+        uids
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether this version can do all that a Network asks for. Pure.
+//!
+//! What is not built is refused by name, never ignored.
+
+use fairlead_crds::network::{Gateway, Hold, Identity, RangeUse, Unheld};
+use fairlead_crds::{NetworkSpec, Reason};
+
+/// Why a Network is not accepted, in one word and one sentence.
+pub type Refusal = (Reason, String);
+
+/// The first thing of a spec that this version does not have.
+pub fn unsupported(spec: &NetworkSpec) -> Option<Refusal> {
+    let driver = spec.driver();
+    if driver != "bridge" {
+        return Some((Reason::DriverNotYetSupported, format!("this version does not have the driver {driver}")));
+    }
+    if spec.hold == Hold::Nri {
+        return Some((Reason::HoldNotYetSupported, "this version does not have hold: Nri".to_owned()));
+    }
+    let field = fields(spec).into_iter().find_map(|(set, path)| set.then_some(path)).or_else(|| reserved(spec))?;
+    Some((Reason::FieldNotYetSupported, format!("this version does not have spec.{field}")))
+}
+
+fn fields(spec: &NetworkSpec) -> [(bool, String); 8] {
+    let bridge = |test: fn(&fairlead_crds::network::Bridge) -> bool| spec.bridge.as_ref().is_some_and(test);
+    let ipam = |test: fn(&fairlead_crds::network::Ipam) -> bool| spec.ipam.as_ref().is_some_and(test);
+    [
+        (bridge(|b| b.uplink.vxlan.is_some()), "bridge.uplink.vxlan"),
+        (bridge(|b| b.uplink.vlan.is_some()), "bridge.uplink.vlan"),
+        (bridge(|b| b.gateway == Gateway::Node), "bridge.gateway: Node"),
+        (bridge(|b| b.masquerade), "bridge.masquerade"),
+        (bridge(|b| b.anti_spoof), "bridge.antiSpoof"),
+        (spec.allow_static, "allowStatic"),
+        (ipam(|i| i.identity != Identity::None), "ipam.identity"),
+        (ipam(|i| i.probe != "Off"), "ipam.probe"),
+    ]
+    .map(|(set, path)| (set, path.to_owned()))
+}
+
+fn reserved(spec: &NetworkSpec) -> Option<String> {
+    let ranges = spec.ipam.iter().flat_map(|ipam| &ipam.ranges);
+    let reserved = ranges.enumerate().find(|(_, range)| range.usage == RangeUse::Reserved);
+    let path = reserved.map(|(index, _)| format!("ipam.ranges[{index}].use: Reserved"));
+    path.or_else(|| (spec.unheld == Unheld::Evict).then(|| "unheld: Evict".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(edit: &Value) -> Option<(Reason, String)> {
+        let mut spec = json!({
+            "bridge": { "name": "br0", "uplink": { "none": {} } },
+            "ipam": { "ranges": [{ "cidr": "10.0.0.0/24" }] },
+            "allowedNamespaces": { "from": "All" }
+        });
+        json_patch::merge(&mut spec, edit);
+        unsupported(&serde_json::from_value(spec).unwrap())
+    }
+
+    #[test]
+    fn a_plain_bridge_network_is_supported() {
+        for edit in [json!({}), json!({ "hold": "Gate" }), json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } })] {
+            assert_eq!(check(&edit), None, "{edit}");
+        }
+    }
+
+    #[test]
+    fn every_other_driver_is_refused_by_name() {
+        for (driver, config) in [
+            ("macvlan", json!({ "parent": { "interface": "eth1" } })),
+            ("ipvlan", json!({ "parent": { "interface": "eth1" } })),
+            ("hostDevice", json!({ "selector": { "names": ["eth*"] } })),
+            ("cni", json!({ "config": "{}" })),
+        ] {
+            let (reason, message) = check(&json!({ "bridge": null, driver: config })).unwrap();
+            assert_eq!(reason, Reason::DriverNotYetSupported);
+            assert!(message.ends_with(driver), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_field_that_is_not_built_is_refused_by_its_path() {
+        for (edit, path) in [
+            (json!({ "bridge": { "uplink": { "none": null, "vxlan": { "id": 7 } } } }), "spec.bridge.uplink.vxlan"),
+            (json!({ "bridge": { "uplink": { "none": null, "interface": "eth1", "vlan": 7 } } }), "spec.bridge.uplink.vlan"),
+            (json!({ "bridge": { "gateway": "Node" } }), "spec.bridge.gateway: Node"),
+            (json!({ "bridge": { "masquerade": true } }), "spec.bridge.masquerade"),
+            (json!({ "bridge": { "antiSpoof": true } }), "spec.bridge.antiSpoof"),
+            (json!({ "allowStatic": true }), "spec.allowStatic"),
+            (json!({ "ipam": { "identity": "StatefulSet" } }), "spec.ipam.identity"),
+            (json!({ "ipam": { "probe": "300ms" } }), "spec.ipam.probe"),
+            (json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }), "spec.ipam.ranges[0].use: Reserved"),
+            (json!({ "unheld": "Evict" }), "spec.unheld: Evict"),
+        ] {
+            let (reason, message) = check(&edit).unwrap();
+            assert_eq!(reason, Reason::FieldNotYetSupported, "{edit}");
+            assert!(message.ends_with(path), "{message}");
+        }
+        assert_eq!(check(&json!({ "hold": "Nri" })).unwrap().0, Reason::HoldNotYetSupported);
+    }
+}

@@ -1,0 +1,219 @@
+//! The status of every Network, decided in one pass over all of them. Pure.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Instant;
+
+use fairlead_crds::admission::{MAX_ATTACH, MAX_NETWORKS};
+use fairlead_crds::network::{AdmittedRange, RangeState};
+use fairlead_crds::{ConditionType, Network, NetworkStatus, Reason, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+use super::accept::{self, Refusal};
+use super::model::{Block, Node};
+use super::occupancy::{self, Claimed};
+use super::ranges::{self, Decided, Ground};
+use super::settle::Settling;
+use super::space::Table;
+
+/// Everything the decision depends on.
+pub struct World<'a> {
+    /// All Networks.
+    pub networks: &'a [Network],
+    /// All blocks.
+    pub blocks: &'a [Block],
+    /// All nodes.
+    pub nodes: &'a [&'a Node],
+    /// Names of the Networks that some node reports as used.
+    pub used: &'a BTreeSet<String>,
+    /// By UID of a terminating Network: how many attachments of pods are left.
+    pub pods_left: &'a BTreeMap<String, usize>,
+    /// What was given up lately.
+    pub settling: &'a Settling,
+    /// Now, for comparing with `settling`.
+    pub instant: Instant,
+    /// Now, for conditions.
+    pub now: Time,
+}
+
+/// How urgent a write is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// The status is as it should be.
+    None,
+    /// Only flags and counts differ.
+    Lazy,
+    /// What agents act on differs, or what a person waits for.
+    Now,
+}
+
+/// What shall be done with one Network.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The version the decision was made on; a write is refused if it is not the newest.
+    pub resource_version: String,
+    /// Whether our finalizer has to be added first.
+    pub needs_finalizer: bool,
+    /// The whole status.
+    pub status: NetworkStatus,
+    /// Whether and how soon the status has to be written.
+    pub urgency: Urgency,
+    /// Whether a range is new in it.
+    pub admits: bool,
+    /// Whether to look again soon although nothing may change until then.
+    pub waits: bool,
+}
+
+/// Whether a Network's status says that agents act on it.
+pub fn is_accepted(network: &Network) -> bool {
+    let conditions = network.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|c| c.type_ == ConditionType::Accepted.as_str() && c.status == "True")
+}
+
+/// Decides every Network's status. Older Networks are decided first, those that have something keep it.
+pub fn plan(world: &World<'_>) -> Vec<Plan> {
+    let mut order: Vec<&Network> = world.networks.iter().collect();
+    order.sort_by_key(|network| seniority(network));
+    let over = over_the_limit(&order);
+    let claimed = Claimed::of(world.blocks);
+    let mut table = Table::of(world.networks);
+    order.iter().map(|network| plan_one(network, &over, &claimed, &mut table, world)).collect()
+}
+
+fn plan_one(network: &Network, over: &HashSet<&str>, claimed: &Claimed<'_>, table: &mut Table, world: &World<'_>) -> Plan {
+    let uid = network.metadata.uid.as_deref().unwrap_or_default();
+    let terminating = network.metadata.deletion_timestamp.is_some();
+    let space = network.spec.ipam.as_ref().map_or("", |ipam| &ipam.space);
+    let too_many = || over.contains(uid).then(|| (Reason::TooManyNetworks, TOO_MANY.to_owned()));
+    let refusal = accept::unsupported(&network.spec).or_else(too_many);
+    let mut ground = Ground {
+        table,
+        blocks: world.blocks,
+        claimed,
+        drained: &|cidr| world.settling.has_drained(uid, cidr, world.instant),
+        settling: &|cidr| world.settling.is_settling(space, cidr, world.instant),
+    };
+    let mut decided = ranges::decide(network, refusal.is_none() && !terminating, &mut ground);
+    set_flags(network, &mut decided.ranges, claimed, world);
+    let refusal = refusal.or_else(|| decided.refused.clone().map(|message| (Reason::RangeOverlap, message)));
+    finish(network, &decided, refusal, claimed, world)
+}
+
+const TOO_MANY: &str = "older networks already use the 256 networks or 256 attach rules that the admission policy can carry";
+
+fn finish(network: &Network, decided: &Decided, refusal: Option<Refusal>, claimed: &Claimed<'_>, world: &World<'_>) -> Plan {
+    let meta = &network.metadata;
+    let old = network.status.clone().unwrap_or_default();
+    let pending = decided.waits && !has_admitted(&decided.ranges) && refusal.is_none() && network.spec.ipam.is_some();
+    let accepted = (!pending).then(|| match refusal {
+        None => (true, Reason::Accepted, "the network is admitted".to_owned()),
+        Some((reason, message)) => (false, reason, message),
+    });
+    let in_use = in_use(network, claimed, world);
+    let condition = |kind: ConditionType, wanted: (bool, Reason, String)| condition(kind, wanted, network, &world.now);
+    let conditions = accepted.map(|accepted| condition(ConditionType::Accepted, accepted)).into_iter();
+    let status = NetworkStatus {
+        observed_generation: meta.generation,
+        driver: Some(network.spec.driver().to_owned()),
+        reach: Some(network.spec.reach()),
+        ranges: decided.ranges.clone(),
+        conditions: conditions.chain([condition(ConditionType::InUse, in_use)]).collect(),
+    };
+    let holds = has_admitted(&status.ranges) || status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True");
+    let has_finalizer = meta.finalizers.iter().flatten().any(|finalizer| finalizer == names::NETWORK_FINALIZER);
+    Plan {
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        resource_version: meta.resource_version.clone().unwrap_or_default(),
+        needs_finalizer: holds && !has_finalizer && meta.deletion_timestamp.is_none(),
+        urgency: if pending { Urgency::None } else { urgency(&old, &status) },
+        status,
+        admits: decided.admits,
+        waits: decided.waits,
+    }
+}
+
+fn has_admitted(ranges: &[AdmittedRange]) -> bool {
+    ranges.iter().any(|range| range.state != RangeState::Refused)
+}
+
+/// Those that are accepted come first, so that nobody loses a place to a newcomer; then by age.
+fn seniority(network: &Network) -> (bool, Option<Time>, Option<String>) {
+    (!is_accepted(network), network.metadata.creation_timestamp.clone(), network.metadata.name.clone())
+}
+
+/// UIDs of the Networks for which the admission policy has no room.
+fn over_the_limit<'a>(order: &[&'a Network]) -> HashSet<&'a str> {
+    let (mut networks, mut attach) = (0, 0);
+    let mut over = HashSet::new();
+    for network in order.iter().filter(|network| accept::unsupported(&network.spec).is_none() && network.metadata.deletion_timestamp.is_none()) {
+        if networks + 1 > MAX_NETWORKS || attach + network.spec.attach.len() > MAX_ATTACH {
+            over.extend(network.metadata.uid.as_deref());
+        } else {
+            networks += 1;
+            attach += network.spec.attach.len();
+        }
+    }
+    over
+}
+
+fn set_flags(network: &Network, ranges: &mut [AdmittedRange], claimed: &Claimed<'_>, world: &World<'_>) {
+    let on = world.nodes.iter().filter(|node| node.schedulable && node.is_selected(&network.spec.node_selector)).count() as u64;
+    let uid = network.metadata.uid.as_deref().unwrap_or_default();
+    for range in ranges.iter_mut().filter(|range| range.state == RangeState::Admitted) {
+        (range.scarce, range.full) = occupancy::flags(range, claimed.unclaimed(uid, range), on);
+    }
+}
+
+/// While a Network lives, whether it is used; once it is being deleted, what is left.
+fn in_use(network: &Network, claimed: &Claimed<'_>, world: &World<'_>) -> (bool, Reason, String) {
+    let (name, uid) = (network.metadata.name.as_deref().unwrap_or_default(), network.metadata.uid.as_deref().unwrap_or_default());
+    let blocks = claimed.count(uid);
+    if network.metadata.deletion_timestamp.is_none() {
+        return match blocks > 0 || world.used.contains(name) {
+            true => (true, Reason::StillUsed, "nodes hold addresses of the network, or pods are attached to it".to_owned()),
+            false => (false, Reason::Unused, "no node holds addresses of the network and no pod is attached to it".to_owned()),
+        };
+    }
+    match (world.pods_left.get(uid), blocks) {
+        (None, _) => (true, Reason::StillUsed, "what still uses the network is being counted".to_owned()),
+        (Some(0), 0) => (false, Reason::Unused, "nothing uses the network any more".to_owned()),
+        (Some(pods), blocks) => (true, Reason::StillUsed, format!("attachments of pods left: {pods}; address blocks of nodes left: {blocks}")),
+    }
+}
+
+/// The condition, with the time of its last change of status.
+fn condition(kind: ConditionType, (is, reason, message): (bool, Reason, String), network: &Network, now: &Time) -> Condition {
+    let status = if is { "True" } else { "False" };
+    let old = network.status.iter().flat_map(|s| &s.conditions).find(|old| old.type_ == kind.as_str() && old.status == status);
+    Condition {
+        type_: kind.as_str().to_owned(),
+        status: status.to_owned(),
+        reason: reason.as_str().to_owned(),
+        message,
+        observed_generation: network.metadata.generation,
+        last_transition_time: old.map_or_else(|| now.clone(), |old| old.last_transition_time.clone()),
+    }
+}
+
+fn urgency(old: &NetworkStatus, new: &NetworkStatus) -> Urgency {
+    let essence = |status: &NetworkStatus| {
+        let mut status = status.clone();
+        status.ranges.iter_mut().for_each(|range| (range.scarce, range.full) = (false, false));
+        status.conditions.retain(|condition| condition.type_ == ConditionType::Accepted.as_str());
+        status
+    };
+    if old == new {
+        Urgency::None
+    } else if essence(old) == essence(new) {
+        Urgency::Lazy
+    } else {
+        Urgency::Now
+    }
+}
+
+#[cfg(test)]
+mod tests;

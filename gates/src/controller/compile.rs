@@ -1,0 +1,81 @@
+//! All accepted Networks, compiled into the parameter of the mutating policy. Pure.
+
+use fairlead_crds::admission::{AdmittedNetwork, CompiledAttach};
+use fairlead_crds::{AdmissionSpec, Network};
+use serde_json::{Map, Value, json};
+
+use super::admit;
+
+/// What `Admission/default` has to say, sorted by name of the Network.
+pub fn compile(networks: &[Network]) -> AdmissionSpec {
+    let usable = |network: &&Network| admit::is_accepted(network) && network.metadata.deletion_timestamp.is_none();
+    let mut accepted: Vec<&Network> = networks.iter().filter(usable).collect();
+    accepted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    AdmissionSpec {
+        networks: accepted.iter().map(|network| admitted(network)).collect(),
+        attach: accepted.iter().flat_map(|network| attach(network)).collect(),
+        uninstalling: false,
+    }
+}
+
+/// The smallest merge patch from what is there to what is wanted; `None` if nothing differs.
+pub fn patch(current: &AdmissionSpec, wanted: &AdmissionSpec) -> Option<Value> {
+    let mut spec = Map::new();
+    if current.networks != wanted.networks {
+        spec.insert("networks".to_owned(), json!(wanted.networks));
+    }
+    if current.attach != wanted.attach {
+        spec.insert("attach".to_owned(), json!(wanted.attach));
+    }
+    (!spec.is_empty()).then(|| json!({ "spec": spec }))
+}
+
+fn admitted(network: &Network) -> AdmittedNetwork {
+    AdmittedNetwork { name: network.metadata.name.clone().unwrap_or_default(), resource: network.spec.exhaustion.resource }
+}
+
+fn attach(network: &Network) -> Vec<CompiledAttach> {
+    let name = network.metadata.name.clone().unwrap_or_default();
+    let rules = network.spec.attach.iter().map(|rule| CompiledAttach {
+        network: name.clone(),
+        interface: rule.interface.clone(),
+        namespace_selector: rule.namespace_selector.clone(),
+        pod_selector: rule.pod_selector.clone(),
+    });
+    rules.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(name: &str, accepted: &str, deleted: bool) -> Network {
+        let mut object = json!({
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Network", "metadata": { "name": name },
+            "spec": { "bridge": { "name": "br0", "uplink": { "none": {} } }, "allowedNamespaces": { "from": "All" },
+                      "exhaustion": { "resource": false }, "attach": [{ "podSelector": { "matchLabels": { "on": name } } }] },
+            "status": { "conditions": [{ "type": "Accepted", "status": accepted, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }] }
+        });
+        if deleted {
+            object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn only_accepted_living_networks_are_compiled_and_in_the_order_of_their_names() {
+        let all = [network("red", "True", false), network("gone", "True", true), network("bad", "False", false), network("blue", "True", false)];
+        let spec = compile(&all);
+        assert_eq!(spec.networks.iter().map(|n| (n.name.as_str(), n.resource)).collect::<Vec<_>>(), [("blue", false), ("red", false)]);
+        assert_eq!(spec.attach.iter().map(|a| a.network.as_str()).collect::<Vec<_>>(), ["blue", "red"]);
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let (one, two) = (compile(&[network("blue", "True", false)]), compile(&[]));
+        assert_eq!(patch(&one, &one), None);
+        let partly = AdmissionSpec { attach: vec![], ..one.clone() };
+        let patch = patch(&partly, &one).unwrap();
+        assert!(patch["spec"]["attach"].is_array() && patch["spec"].get("networks").is_none() && two.networks.is_empty());
+    }
+}

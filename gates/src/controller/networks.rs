@@ -1,0 +1,287 @@
+//! Driver: statuses and finalizers of Networks, and what is compiled from them into `Admission/default`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+
+use fairlead_crds::{Admission, AdmissionSpec, ConditionType, IPBlock, Network, PodNetwork, Reason, names};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::core::DeserializeGuard;
+use kube::{Api, Resource, ResourceExt};
+use tracing::{debug, error, info, warn};
+
+use super::admit::{self, Plan, Urgency, World};
+use super::api::{CallError, Caller, json_patch, status_patch};
+use super::events::Events;
+use super::metrics::{Kind, Verb};
+use super::model::{Block, Node, NodeOffer};
+use super::run::Driver;
+use super::settle::{SETTLE, Settling};
+use super::view::View;
+use super::{compile, island, node_patch};
+
+/// Fewest time between two writes of one Network that change only flags and counts: every agent hears of each.
+const LAZY: Duration = Duration::from_secs(10);
+/// How often the records of terminating Networks are counted.
+const COUNT: Duration = Duration::from_secs(3);
+
+/// The driver.
+pub struct Networks {
+    caller: Caller,
+    events: Events,
+    api: Api<Network>,
+    settling: Settling,
+    lazy: HashMap<String, Instant>,
+    pods_left: BTreeMap<String, usize>,
+    counted: Option<Instant>,
+    islands: BTreeSet<String>,
+}
+
+impl Networks {
+    /// A driver that begins its term.
+    pub fn new(caller: Caller, events: Events) -> Self {
+        Self {
+            api: Api::all(caller.client.clone()),
+            caller,
+            events,
+            settling: Settling::new(Instant::now()),
+            lazy: HashMap::new(),
+            pods_left: BTreeMap::new(),
+            counted: None,
+            islands: BTreeSet::new(),
+        }
+    }
+
+    async fn pass(&mut self, view: &View) -> Result<Option<Duration>, CallError> {
+        let networks = view.networks();
+        self.settling.observe(&networks, Instant::now());
+        self.count_users(&networks).await?;
+        let mut plans = self.plan(view, &networks, &view.blocks());
+        if plans.iter().any(|plan| plan.admits) {
+            plans = self.plan_anew(view).await?;
+        }
+        let mut again = plans.iter().any(|plan| plan.waits).then_some(SETTLE / 3);
+        for plan in &plans {
+            again = soonest(again, self.write(plan, view).await);
+        }
+        for network in networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some()) {
+            again = soonest(again, Some(COUNT));
+            self.let_go(network).await;
+        }
+        self.compile(view).await?;
+        self.tell_islands(view, &networks).await;
+        Ok(again)
+    }
+
+    fn plan(&self, view: &View, networks: &[Network], blocks: &[Block]) -> Vec<Plan> {
+        let (nodes, offers) = (view.nodes.all(), view.offers.all());
+        let nodes: Vec<&Node> = nodes.iter().map(AsRef::as_ref).collect();
+        let in_use = offers.iter().flat_map(|offer| &offer.networks).filter(|network| network.used > 0);
+        admit::plan(&World {
+            networks,
+            blocks,
+            nodes: &nodes,
+            used: &in_use.map(|network| network.name.clone()).collect(),
+            pods_left: &self.pods_left,
+            settling: &self.settling,
+            instant: Instant::now(),
+            now: Time(Timestamp::now()),
+        })
+    }
+
+    /// A range is admitted only on the newest state of all Networks and blocks, never on a copy.
+    async fn plan_anew(&mut self, view: &View) -> Result<Vec<Plan>, CallError> {
+        let guarded: Api<DeserializeGuard<Network>> = Api::all(self.caller.client.clone());
+        let listed = self.caller.read("list networks", guarded.list(&ListParams::default())).await?;
+        let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
+        let blocks = self.caller.read("list ipblocks", blocks.list(&ListParams::default())).await?;
+        let (networks, unread): (Vec<_>, Vec<_>) = listed.items.into_iter().partition(|network| network.0.is_ok());
+        let networks: Vec<Network> = networks.into_iter().filter_map(|network| network.0.ok()).collect();
+        let blocks: Vec<Block> = blocks.items.into_iter().map(Into::into).collect();
+        self.settling.observe(&networks, Instant::now());
+        let mut plans = self.plan(view, &networks, &blocks);
+        if let Some(network) = unread.first() {
+            error!(network = network.meta().name, "a Network cannot be read, so its ranges are unknown and nothing is admitted");
+            plans.retain(|plan| !plan.admits);
+        }
+        Ok(plans)
+    }
+
+    async fn write(&mut self, plan: &Plan, view: &View) -> Option<Duration> {
+        let now = Instant::now();
+        let rests = self.lazy.get(&plan.uid).and_then(|last| LAZY.checked_sub(now - *last)).filter(|rest| !rest.is_zero());
+        let written = match plan.urgency {
+            _ if plan.needs_finalizer => self.add_finalizer(plan, view).await,
+            Urgency::None => return None,
+            Urgency::Lazy if rests.is_some() => return rests,
+            Urgency::Lazy | Urgency::Now => self.write_status(plan).await,
+        };
+        match written {
+            Ok(network) => {
+                if plan.urgency == Urgency::Lazy && !plan.needs_finalizer {
+                    self.lazy.insert(plan.uid.clone(), now);
+                }
+                view.networks.put(plan.name.clone(), network);
+                plan.needs_finalizer.then_some(Duration::ZERO)
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                debug!(network = plan.name, %error, "Network changed meanwhile");
+                Some(Duration::from_millis(200))
+            }
+            Err(error) => {
+                warn!(network = plan.name, %error, "Network was not written");
+                Some(Duration::from_secs(2))
+            }
+        }
+    }
+
+    /// The finalizer comes before the status that lets agents act, and only on the version that was decided on.
+    async fn add_finalizer(&self, plan: &Plan, view: &View) -> Result<Network, CallError> {
+        let current = view.networks.get(&plan.name);
+        let finalizers = current.as_ref().and_then(|network| network.metadata.finalizers.as_deref());
+        let patch = json_patch(node_patch::with_finalizer(&plan.resource_version, finalizers, names::NETWORK_FINALIZER));
+        let (name, params) = (&plan.name, PatchParams::default());
+        self.caller.write(Verb::Patch, Kind::Network, name, self.api.patch(name, &params, &patch)).await
+    }
+
+    async fn write_status(&self, plan: &Plan) -> Result<Network, CallError> {
+        let patch = status_patch(&plan.resource_version, &full(&plan.status));
+        let (name, params) = (&plan.name, PatchParams::default());
+        let network = self.caller.write(Verb::Patch, Kind::Network, name, self.api.patch_status(name, &params, &patch)).await?;
+        let accepted = plan.status.conditions.iter().find(|c| c.type_ == ConditionType::Accepted.as_str());
+        info!(network = name, accepted = accepted.map(|c| c.reason.as_str()), "Network status written");
+        Ok(network)
+    }
+
+    /// Counts the attachments of terminating Networks; nothing else needs a look at all records.
+    async fn count_users(&mut self, networks: &[Network]) -> Result<(), CallError> {
+        let terminating = networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some());
+        let uids: BTreeSet<String> = terminating.filter_map(|network| network.metadata.uid.clone()).collect();
+        self.pods_left.retain(|uid, _| uids.contains(uid));
+        let all_known = uids.iter().all(|uid| self.pods_left.contains_key(uid));
+        if uids.is_empty() || all_known && self.counted.is_some_and(|at| at.elapsed() < COUNT) {
+            return Ok(());
+        }
+        let records: Api<PodNetwork> = Api::all(self.caller.client.clone());
+        let records = self.caller.read("list podnetworks", records.list(&ListParams::default())).await?;
+        let mut left: BTreeMap<String, usize> = uids.into_iter().map(|uid| (uid, 0)).collect();
+        for attachment in records.items.iter().flat_map(|record| &record.spec.attachments) {
+            left.entry(attachment.network_uid.clone()).and_modify(|count| *count += 1);
+        }
+        (self.pods_left, self.counted) = (left, Some(Instant::now()));
+        Ok(())
+    }
+
+    /// Removes our finalizer from a Network that nothing uses, after looking at blocks and records once more.
+    async fn let_go(&mut self, network: &Network) {
+        let uid = network.metadata.uid.as_deref().unwrap_or_default();
+        if self.pods_left.get(uid) != Some(&0) || !self.settling.has_ended(uid, Instant::now()) {
+            return;
+        }
+        if let Err(error) = self.try_let_go(network, uid).await {
+            warn!(network = network.name_any(), %error, "Network was not let go");
+        }
+    }
+
+    async fn try_let_go(&mut self, network: &Network, uid: &str) -> Result<(), CallError> {
+        let name = network.name_any();
+        let finalizers = network.finalizers();
+        let Some(patch) = node_patch::without_finalizer(uid, finalizers, names::NETWORK_FINALIZER) else { return Ok(()) };
+        let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
+        let of_network = ListParams::default().fields(&format!("spec.network={name}"));
+        let blocks = self.caller.read("list ipblocks", blocks.list(&of_network)).await?;
+        self.counted = None;
+        self.count_users(std::slice::from_ref(network)).await?;
+        if blocks.items.iter().any(|block| block.spec.network_uid == uid) || self.pods_left.get(uid) != Some(&0) {
+            return Ok(());
+        }
+        let call = self.api.patch(&name, &PatchParams::default(), &json_patch(patch));
+        match self.caller.write(Verb::Patch, Kind::Network, &name, call).await {
+            Ok(_) => info!(network = name, "Network is not used any more and was let go"),
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn compile(&self, view: &View) -> Result<(), CallError> {
+        let networks = view.networks();
+        let accepted = networks.iter().filter(|network| admit::is_accepted(network)).count();
+        self.caller.metrics.set_networks(accepted, networks.len() - accepted);
+        let (api, wanted) = (Api::<Admission>::all(self.caller.client.clone()), compile::compile(&networks));
+        match view.admission.get(names::ADMISSION) {
+            None => self.create_admission(&api, wanted, view).await,
+            Some(current) => match compile::patch(&current.spec, &wanted) {
+                None => Ok(()),
+                Some(patch) => {
+                    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+                    let call = api.patch(names::ADMISSION, &params, &patch);
+                    let written = self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
+                    info!(networks = wanted.networks.len(), attach = wanted.attach.len(), "Admission written");
+                    view.admission.put(names::ADMISSION.to_owned(), written);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    async fn create_admission(&self, api: &Api<Admission>, spec: AdmissionSpec, view: &View) -> Result<(), CallError> {
+        let (params, admission) = (PostParams::default(), Admission::new(names::ADMISSION, spec));
+        let call = api.create(&params, &admission);
+        match self.caller.write(Verb::Create, Kind::Admission, names::ADMISSION, call).await {
+            Ok(created) => {
+                info!("Admission created");
+                view.admission.put(names::ADMISSION.to_owned(), created);
+                Ok(())
+            }
+            Err(error) if error.is_conflict() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn tell_islands(&mut self, view: &View, networks: &[Network]) {
+        let offers = view.offers.all();
+        let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
+        let islands = island::islands(networks, &offers);
+        for name in islands.difference(&self.islands) {
+            let Some(network) = networks.iter().find(|network| network.metadata.name.as_ref() == Some(name)) else { continue };
+            let note = format!("pods of network {name} run on several nodes, but its bridges are not connected: give it an uplink, or keep its pods on one node");
+            let told = self.events.warn(&network.object_ref(&()), Reason::NetworkIsland, "Attach", note).await;
+            if let Err(error) = told {
+                warn!(network = name, %error, "event was not published");
+            }
+        }
+        self.islands = islands;
+    }
+}
+
+/// The status with every field present, so that a merge patch also removes.
+fn full(status: &fairlead_crds::NetworkStatus) -> serde_json::Value {
+    serde_json::json!({
+        "observedGeneration": status.observed_generation,
+        "driver": status.driver,
+        "reach": status.reach,
+        "ranges": status.ranges,
+        "conditions": status.conditions,
+    })
+}
+
+fn soonest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
+impl Driver for Networks {
+    async fn look(&mut self, view: &View) -> Option<Duration> {
+        if view.is_uninstalling() {
+            return None;
+        }
+        match self.pass(view).await {
+            Ok(again) => again,
+            Err(error) => {
+                warn!(%error, "Networks were not looked at to the end");
+                Some(Duration::from_secs(2))
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Driver: extended resources and taints of Nodes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use fairlead_crds::{Network, names};
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::api::{ListParams, PatchParams};
+use tracing::{debug, info, warn};
+
+use super::api::{CallError, Caller, json_patch};
+use super::metrics::{Kind, Verb};
+use super::model::{self, Node, NodeOffer};
+use super::node_patch::{self, ResourceChange};
+use super::occupancy::{self, Claimed};
+use super::resource::{Step, Tracker};
+use super::run::Driver;
+use super::taint::{Changes, Facts, PAUSE};
+use super::view::View;
+use super::admit;
+
+/// Nodes whose pods are listed, and nodes that are patched, at one time.
+const PARALLEL: usize = 4;
+
+/// The driver.
+pub struct Nodes {
+    caller: Caller,
+    api: Api<core::Node>,
+    prefix: String,
+    trackers: HashMap<(String, String), Tracker>,
+    changes: Changes,
+}
+
+/// What a look decided about one node.
+#[derive(Debug, Default)]
+struct Todo {
+    node: String,
+    resources: Vec<ResourceChange>,
+    taints: Option<Vec<core::Taint>>,
+    keys: Vec<String>,
+}
+
+/// What bound pods request on a node, by Network.
+type Counts = BTreeMap<String, u64>;
+
+/// What the networks of the cluster want of nodes.
+struct Wanted {
+    networks: BTreeMap<String, Network>,
+    exhausted: BTreeMap<String, bool>,
+}
+
+impl Wanted {
+    fn of(view: &View) -> Self {
+        let blocks = view.blocks();
+        let claimed = Claimed::of(&blocks);
+        let living = view.networks().into_iter().filter(|network| network.metadata.deletion_timestamp.is_none());
+        let networks: BTreeMap<String, Network> = living.filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
+        let exhausted = networks.iter().map(|(name, network)| (name.clone(), occupancy::is_exhausted(network, &claimed))).collect();
+        Self { networks, exhausted }
+    }
+
+    /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
+    fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, u64> {
+        let counts = |network: &&Network| network.spec.exhaustion.resource && admit::is_accepted(network);
+        let here = offer.networks.iter().filter(|here| here.ready && self.networks.get(&here.name).filter(counts).is_some());
+        here.map(|here| (here.name.clone(), here.promised)).collect()
+    }
+
+    /// By taint key: what decides about the taint.
+    fn facts(&self, node: &Node, offer: &NodeOffer, prefix: &str) -> BTreeMap<String, Facts> {
+        let facts = offer.networks.iter().filter_map(|here| {
+            let network = self.networks.get(&here.name).filter(|network| node.is_selected(&network.spec.node_selector))?;
+            let facts = Facts {
+                effect: network.spec.exhaustion.taint.as_taint().filter(|_| network.spec.ipam.is_some()),
+                resource: network.spec.exhaustion.resource,
+                full: self.exhausted.get(&here.name).copied().unwrap_or(false),
+                size: occupancy::size(network),
+                free: here.free,
+                promised: here.promised,
+                ready: here.ready,
+            };
+            Some((names::taint_key(prefix, &here.name), facts))
+        });
+        facts.collect()
+    }
+}
+
+impl Nodes {
+    /// A driver that begins its term.
+    pub fn new(caller: Caller, prefix: String) -> Self {
+        Self { api: Api::all(caller.client.clone()), caller, prefix, trackers: HashMap::new(), changes: Changes::default() }
+    }
+
+    async fn pass(&mut self, view: &View) -> Option<Duration> {
+        let (wanted, nodes) = (Wanted::of(view), view.nodes.all());
+        self.trackers.retain(|(node, _), _| view.nodes.get(node).is_some());
+        let mut again = None;
+        let (mut todos, mut to_count) = (Vec::new(), Vec::new());
+        for node in &nodes {
+            let offer = view.offers.get(&node.name);
+            let offer = offer.as_deref().cloned().unwrap_or_default();
+            let targets = wanted.targets(&offer);
+            let mut todo = self.decide_taints(node, &wanted.facts(node, &offer, &self.prefix), &mut again);
+            if self.decide_resources(node, &targets, None, &mut todo, &mut again) {
+                to_count.push((node.clone(), targets));
+            }
+            todos.push(todo);
+        }
+        for (node, targets, counts) in self.count(to_count).await {
+            let mut todo = Todo { node: node.name.clone(), ..Todo::default() };
+            self.decide_resources(&node, &targets, Some(&counts), &mut todo, &mut again);
+            todos.push(todo);
+        }
+        self.carry_out(todos, view).await;
+        again
+    }
+
+    fn decide_taints(&mut self, node: &Node, facts: &BTreeMap<String, Facts>, again: &mut Option<Duration>) -> Todo {
+        let current = node.taints.as_deref().unwrap_or_default();
+        let change = self.changes.decide(&node.name, &self.prefix, current, facts, Instant::now());
+        if change.waits {
+            sooner(again, PAUSE / 5);
+        }
+        Todo { node: node.name.clone(), taints: change.taints, keys: change.keys, resources: Vec::new() }
+    }
+
+    /// Adds what is to be done about the resources of a node; says whether its pods have to be counted first.
+    fn decide_resources(
+        &mut self,
+        node: &Node,
+        targets: &BTreeMap<String, u64>,
+        counts: Option<&Counts>,
+        todo: &mut Todo,
+        again: &mut Option<Duration>,
+    ) -> bool {
+        let all: std::collections::BTreeSet<&String> = targets.keys().chain(node.resources.keys()).collect();
+        let mut count = false;
+        for network in all {
+            let published = node.resources.get(network);
+            // Capacity and allocatable that differ are set anew, as if the kubelet had just zeroed them.
+            let current = published.map(|published| published.value().unwrap_or(0));
+            let counted = counts.map(|counts| counts.get(network).copied().unwrap_or(0));
+            let tracker = self.trackers.entry((node.name.clone(), network.clone())).or_default();
+            match tracker.step(targets.get(network).copied().unwrap_or(0), current, counted, Instant::now()) {
+                Step::Nothing => {}
+                Step::Count => count = true,
+                Step::Wait(time) => sooner(again, time),
+                Step::Set(value) => todo.resources.push((network.clone(), Some(value))),
+                Step::Remove => todo.resources.push((network.clone(), None)),
+            }
+        }
+        count
+    }
+
+    async fn count<T>(&self, nodes: Vec<(std::sync::Arc<Node>, T)>) -> Vec<(std::sync::Arc<Node>, T, Counts)> {
+        let count = nodes.into_iter().map(|(node, targets)| async move {
+            match self.requests(&node.name).await {
+                Ok(counts) => Some((node, targets, counts)),
+                Err(error) => {
+                    warn!(node = node.name, %error, "pods of a node were not counted");
+                    None
+                }
+            }
+        });
+        stream::iter(count).buffer_unordered(PARALLEL).filter_map(|counted| async { counted }).collect().await
+    }
+
+    /// What bound pods of a node request. A quorum read: a copy could miss a pod that was just bound.
+    async fn requests(&self, node: &str) -> Result<Counts, CallError> {
+        let pods: Api<core::Pod> = Api::all(self.caller.client.clone());
+        let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+        let pods = self.caller.read("list the pods of a node", pods.list(&of_node)).await?;
+        let mut counts = Counts::new();
+        for (network, count) in pods.items.iter().flat_map(model::requests) {
+            *counts.entry(network).or_default() += count;
+        }
+        Ok(counts)
+    }
+
+    async fn carry_out(&mut self, todos: Vec<Todo>, view: &View) {
+        let todos = todos.into_iter().filter(|todo| todo.taints.is_some() || !todo.resources.is_empty());
+        let done: Vec<(String, Vec<String>)> =
+            stream::iter(todos).map(|todo| self.patch(todo, view)).buffer_unordered(PARALLEL).collect().await;
+        for (node, keys) in done {
+            self.changes.note(&node, keys, Instant::now());
+        }
+    }
+
+    /// Patches one node; returns the taint keys that were changed.
+    async fn patch(&self, todo: Todo, view: &View) -> (String, Vec<String>) {
+        let Todo { node: name, resources, taints, keys } = todo;
+        let Some(node) = view.nodes.get(&name) else { return (name, Vec::new()) };
+        let mut changed = Vec::new();
+        if !resources.is_empty() {
+            let patch = json_patch(node_patch::resources(&node, &resources));
+            let call = self.api.patch_status(&name, &PatchParams::default(), &patch);
+            if self.finish(&name, call, view).await {
+                info!(node = name, resources = ?resources, "resources of a node changed");
+            }
+        }
+        if let Some(taints) = taints {
+            let patch = json_patch(node_patch::taints(&node, &taints));
+            let call = self.api.patch(&name, &PatchParams::default(), &patch);
+            if self.finish(&name, call, view).await {
+                info!(node = name, taints = ?keys, "taints of a node changed");
+                changed = keys;
+            }
+        }
+        (name, changed)
+    }
+
+    async fn finish(&self, name: &str, call: impl Future<Output = kube::Result<core::Node>>, view: &View) -> bool {
+        match self.caller.write(Verb::Patch, Kind::Node, name, call).await {
+            Ok(node) => {
+                view.nodes.put(name.to_owned(), node.into());
+                return true;
+            }
+            Err(error) if error.is_conflict() || error.is_not_found() => debug!(node = name, %error, "Node changed meanwhile"),
+            Err(error) => warn!(node = name, %error, "Node was not written"),
+        }
+        false
+    }
+}
+
+fn sooner(again: &mut Option<Duration>, time: Duration) {
+    *again = Some(again.map_or(time, |other| other.min(time)));
+}
+
+impl Driver for Nodes {
+    async fn look(&mut self, view: &View) -> Option<Duration> {
+        if view.is_uninstalling() { None } else { self.pass(view).await }
+    }
+}

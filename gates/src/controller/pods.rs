@@ -1,0 +1,150 @@
+//! Driver: why pods without a node wait for their networks, as a condition and an event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use fairlead_crds::{Network, Reason, names};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tracing::{debug, info, warn};
+
+use super::api::{CallError, Caller};
+use super::events::Events;
+use super::metrics::{Kind, Verb};
+use super::model::{NodeOffer, WaitingPod};
+use super::occupancy::{self, Claimed};
+use super::run::Driver;
+use super::view::View;
+use super::waits::{self, Why, World};
+
+/// A pod that is scheduled within this time costs no write.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Most pods that are written in one look, so that a flood of them does not keep the others waiting.
+const BATCH: usize = 100;
+
+/// The driver.
+pub struct Pods {
+    caller: Caller,
+    events: Events,
+    told: BTreeSet<(String, Reason)>,
+}
+
+impl Pods {
+    /// A driver that begins its term.
+    pub fn new(caller: Caller, events: Events) -> Self {
+        Self { caller, events, told: BTreeSet::new() }
+    }
+
+    async fn pass(&mut self, view: &View) -> Option<Duration> {
+        let pods = view.pods.all();
+        let uids: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
+        self.told.retain(|(uid, _)| uids.contains(uid.as_str()));
+        let (mut again, mut left) = (None, BATCH);
+        for (pod, why) in reasons(view, &pods) {
+            if is_young(&pod) {
+                again = Some(PATIENCE);
+            } else if let Some(wanted) = waits::condition(&pod, why.as_ref()) {
+                if left == 0 {
+                    return Some(Duration::ZERO);
+                }
+                left -= 1;
+                if let Err(error) = self.tell(&pod, &wanted, why.is_some()).await {
+                    again = Some(PATIENCE);
+                    report(&pod, &error);
+                }
+            }
+        }
+        again
+    }
+
+    async fn tell(&mut self, pod: &WaitingPod, why: &Why, waits: bool) -> Result<(), CallError> {
+        let api: Api<core::Pod> = Api::namespaced(self.caller.client.clone(), &pod.namespace);
+        let (patch, params) = (Patch::Strategic(patch(pod, why, Timestamp::now())), PatchParams::default());
+        self.caller.write(Verb::Patch, Kind::Pod, &pod.name, api.patch_status(&pod.name, &params, &patch)).await?;
+        info!(pod = format!("{}/{}", pod.namespace, pod.name), reason = why.reason.as_str(), "told why a pod waits");
+        if waits && self.told.insert((pod.uid.clone(), why.reason)) {
+            let note = format!("{}: {}", why.reason, why.message);
+            self.events.warn(&reference(pod), Reason::PodWaits, why.reason.as_str(), note).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The version keeps a late write from a pod that was bound meanwhile: from then on the condition is the agent's.
+fn patch(pod: &WaitingPod, why: &Why, now: Timestamp) -> serde_json::Value {
+    json!({
+        "metadata": { "uid": pod.uid, "resourceVersion": pod.resource_version },
+        "status": { "conditions": [{
+            "type": names::NETWORK_READY,
+            "status": "False",
+            "reason": why.reason.as_str(),
+            "message": why.message,
+            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        }] }
+    })
+}
+
+fn reasons(view: &View, pods: &[std::sync::Arc<WaitingPod>]) -> Vec<(WaitingPod, Option<Why>)> {
+    if pods.is_empty() {
+        return Vec::new();
+    }
+    let networks: BTreeMap<String, Network> = view.networks().into_iter().filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
+    let (offers, blocks) = (view.offers.all(), view.blocks());
+    let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
+    let claimed = Claimed::of(&blocks);
+    let full = |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
+    let why = |pod: &WaitingPod| {
+        let labels = view.namespaces.get(&pod.namespace);
+        waits::why(pod, &World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full })
+    };
+    pods.iter().map(|pod| (pod.as_ref().clone(), why(pod))).collect()
+}
+
+fn is_young(pod: &WaitingPod) -> bool {
+    let age = pod.created.map(|created| Timestamp::now().duration_since(created).as_secs_f64());
+    age.is_some_and(|age| age < PATIENCE.as_secs_f64())
+}
+
+fn report(pod: &WaitingPod, error: &CallError) {
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    if error.is_conflict() || error.is_not_found() {
+        debug!(pod = name, %error, "pod changed meanwhile");
+    } else {
+        warn!(pod = name, %error, "pod was not told why it waits");
+    }
+}
+
+fn reference(pod: &WaitingPod) -> core::ObjectReference {
+    core::ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        uid: Some(pod.uid.clone()),
+        ..core::ObjectReference::default()
+    }
+}
+
+impl Driver for Pods {
+    async fn look(&mut self, view: &View) -> Option<Duration> {
+        if view.is_uninstalling() { None } else { self.pass(view).await }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_condition_is_written_only_on_the_pod_that_was_looked_at() {
+        let pod = WaitingPod { uid: "u".into(), resource_version: "7".into(), ..WaitingPod::default() };
+        let why = Why { reason: Reason::NetworkNotFound, message: "m".into() };
+        let patch = patch(&pod, &why, "2026-11-21T10:00:00.5Z".parse().unwrap());
+        assert_eq!(patch["metadata"], json!({ "uid": "u", "resourceVersion": "7" }));
+        assert_eq!(patch["status"]["conditions"][0]["lastTransitionTime"], "2026-11-21T10:00:00Z");
+        assert_eq!(patch["status"]["conditions"][0]["status"], "False");
+    }
+}

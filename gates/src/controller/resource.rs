@@ -1,0 +1,217 @@
+//! The extended resource `fairlead.dev/net-<network>` of one node: grown at once, shrunk by remove, wait, set. Pure.
+//!
+//! A kubelet that restarts admits its pods again and fails those that do not fit (`OutOf…`), so the number is never
+//! below what bound pods request. Shrinking it in place would race with binds that are under way: without the
+//! resource nothing new is bound, and the kubelet ignores resources that its node does not advertise.
+
+use std::time::{Duration, Instant};
+
+/// How long the resource is gone at least, so that binds under way become visible.
+pub const SETTLE_MIN: Duration = Duration::from_secs(1);
+/// Time between two counts of what bound pods request; when both agree, binds have settled.
+pub const RECOUNT: Duration = Duration::from_millis(500);
+/// How long the resource is gone at most.
+pub const SETTLE_MAX: Duration = Duration::from_secs(5);
+/// How often the pods of a node are counted to see whether a number that is too high can shrink.
+pub const RECHECK: Duration = Duration::from_secs(2);
+
+/// Where one resource of one node stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tracker {
+    removed: Option<Instant>,
+    counted: Option<(Instant, u64)>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The number is right.
+    Nothing,
+    /// Look again after that time.
+    Wait(Duration),
+    /// Count what bound pods request, then ask again.
+    Count,
+    /// Advertise this number, greater than 0.
+    Set(u64),
+    /// Advertise nothing.
+    Remove,
+}
+
+impl Tracker {
+    /// The next step towards `target` (0: the node shall not have the resource).
+    ///
+    /// `current` is what the node advertises, `counted` what its bound pods request, if that was just counted.
+    pub fn step(&mut self, target: u64, current: Option<u64>, counted: Option<u64>, now: Instant) -> Step {
+        match current {
+            _ if target == 0 => {
+                *self = Self::default();
+                if current.is_some() { Step::Remove } else { Step::Nothing }
+            }
+            // The kubelet sets extended resources to 0 when it registers the node.
+            None | Some(0) => self.fill(target, counted, now),
+            Some(current) => {
+                self.removed = None;
+                self.adjust(target, current, counted, now)
+            }
+        }
+    }
+
+    fn fill(&mut self, target: u64, counted: Option<u64>, now: Instant) -> Step {
+        let gone_for = self.removed.map(|since| now.saturating_duration_since(since));
+        if let Some(left) = gone_for.and_then(|gone| SETTLE_MIN.checked_sub(gone)).filter(|left| !left.is_zero()) {
+            return Step::Wait(left);
+        }
+        if let Some(left) = self.until_next(RECOUNT, now).filter(|_| gone_for.is_some()) {
+            return Step::Wait(left);
+        }
+        let Some(count) = counted else { return Step::Count };
+        let before = self.counted.replace((now, count)).map(|(_, count)| count);
+        if gone_for.is_some_and(|gone| gone < SETTLE_MAX && before != Some(count)) {
+            return Step::Wait(RECOUNT);
+        }
+        *self = Self::default();
+        Step::Set(target.max(count))
+    }
+
+    fn adjust(&mut self, target: u64, current: u64, counted: Option<u64>, now: Instant) -> Step {
+        if target >= current {
+            self.counted = None;
+            return if target > current { Step::Set(target) } else { Step::Nothing };
+        }
+        let Some(count) = counted else {
+            return self.until_next(RECHECK, now).map_or(Step::Count, Step::Wait);
+        };
+        self.counted = Some((now, count));
+        match target.max(count) {
+            wanted if wanted > current => Step::Set(wanted),
+            wanted if wanted == current => Step::Wait(RECHECK),
+            _ => {
+                *self = Self { removed: Some(now), counted: None };
+                Step::Remove
+            }
+        }
+    }
+
+    fn until_next(&self, pause: Duration, now: Instant) -> Option<Duration> {
+        let (at, _) = self.counted?;
+        pause.checked_sub(now.saturating_duration_since(at)).filter(|left| !left.is_zero())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn it_grows_at_once_without_counting_pods() {
+        let now = Instant::now();
+        assert_eq!(Tracker::default().step(20, Some(16), None, now), Step::Set(20));
+        assert_eq!(Tracker::default().step(16, Some(16), None, now), Step::Nothing);
+    }
+
+    #[test]
+    fn it_appears_with_at_least_what_bound_pods_request() {
+        let (now, mut tracker) = (Instant::now(), Tracker::default());
+        for current in [None, Some(0)] {
+            assert_eq!(tracker.step(4, current, None, now), Step::Count);
+            assert_eq!(tracker.step(4, current, Some(6), now), Step::Set(6));
+        }
+    }
+
+    #[test]
+    fn it_is_removed_rather_than_set_to_zero() {
+        let now = Instant::now();
+        assert_eq!(Tracker::default().step(0, Some(3), None, now), Step::Remove);
+        assert_eq!(Tracker::default().step(0, Some(0), None, now), Step::Remove);
+        assert_eq!(Tracker::default().step(0, None, None, now), Step::Nothing);
+    }
+
+    #[test]
+    fn it_shrinks_by_remove_wait_set() {
+        let (start, mut tracker) = (Instant::now(), Tracker::default());
+        assert_eq!(tracker.step(5, Some(8), None, start), Step::Count);
+        assert_eq!(tracker.step(5, Some(8), Some(2), start), Step::Remove);
+        assert_eq!(tracker.step(5, None, None, start + 400 * MS), Step::Wait(600 * MS));
+        let first = start + 1000 * MS;
+        assert_eq!(tracker.step(5, None, None, first), Step::Count);
+        assert_eq!(tracker.step(5, None, Some(3), first), Step::Wait(RECOUNT), "a bind was under way");
+        assert_eq!(tracker.step(5, None, None, first + 100 * MS), Step::Wait(400 * MS));
+        let second = first + 500 * MS;
+        assert_eq!(tracker.step(5, None, Some(3), second), Step::Set(5));
+    }
+
+    #[test]
+    fn binds_that_never_settle_do_not_keep_it_away_for_ever() {
+        let (start, mut tracker) = (Instant::now(), Tracker::default());
+        assert_eq!(tracker.step(1, Some(90), Some(0), start), Step::Remove);
+        let steps = (1..=12u32).map(|n| tracker.step(1, None, Some(n.into()), start + SETTLE_MIN + RECOUNT * n));
+        assert!(steps.into_iter().any(|step| matches!(step, Step::Set(_))));
+    }
+
+    #[test]
+    fn it_stays_while_pods_request_all_of_it_and_pods_are_not_counted_all_the_time() {
+        let (now, mut tracker) = (Instant::now(), Tracker::default());
+        assert_eq!(tracker.step(5, Some(8), Some(8), now), Step::Wait(RECHECK));
+        assert_eq!(tracker.step(5, Some(8), None, now + 500 * MS), Step::Wait(1500 * MS));
+        assert_eq!(tracker.step(5, Some(8), None, now + RECHECK), Step::Count);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Move {
+        Bind,
+        Leave,
+        Target(u64),
+        Tick(u64),
+    }
+
+    fn moves() -> impl Strategy<Value = Vec<Move>> {
+        let one = prop_oneof![
+            3 => Just(Move::Bind),
+            2 => Just(Move::Leave),
+            2 => (0u64..12).prop_map(Move::Target),
+            4 => (0u64..1500).prop_map(Move::Tick),
+        ];
+        prop::collection::vec(one, 1..200)
+    }
+
+    proptest! {
+        /// A scheduler that binds only what the advertised number allows, and a controller that follows any target.
+        #[test]
+        fn what_is_advertised_is_never_below_what_bound_pods_request(moves in moves()) {
+            let (mut tracker, mut now) = (Tracker::default(), Instant::now());
+            let (mut target, mut advertised, mut bound) = (4u64, None::<u64>, 0u64);
+            for next in moves {
+                match next {
+                    Move::Bind if advertised.is_some_and(|n| n > bound) => bound += 1,
+                    Move::Leave => bound = bound.saturating_sub(1),
+                    Move::Target(n) => target = n,
+                    Move::Tick(ms) => now += MS * u32::try_from(ms).unwrap(),
+                    Move::Bind => {}
+                }
+                let mut step = tracker.step(target, advertised, None, now);
+                if step == Step::Count {
+                    step = tracker.step(target, advertised, Some(bound), now);
+                }
+                match step {
+                    Step::Set(n) => advertised = Some(n),
+                    Step::Remove => advertised = None,
+                    Step::Nothing | Step::Wait(_) => {}
+                    Step::Count => prop_assert!(false, "counted twice"),
+                }
+                prop_assert!(advertised.is_none_or(|n| n > 0 && n >= bound));
+            }
+            // Left alone, it ends at the target or at what pods request.
+            for _ in 0..40 {
+                now += RECOUNT;
+                let mut step = tracker.step(target, advertised, None, now);
+                if step == Step::Count { step = tracker.step(target, advertised, Some(bound), now); }
+                match step { Step::Set(n) => advertised = Some(n), Step::Remove => advertised = None, _ => {} }
+            }
+            prop_assert_eq!(advertised, (target > 0).then(|| target.max(bound)));
+        }
+    }
+}

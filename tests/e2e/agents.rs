@@ -1,0 +1,122 @@
+//! Stops, starts and kills agents. Only for trials that run alone.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use fairlead_crds::names;
+use fairlead_tests::{Cluster, node::Node, wait};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, ResourceExt, api::ListParams};
+
+/// A killed agent comes back after the kubelet's back-off, 10 s from the second time on.
+const RESTART: Duration = Duration::from_secs(60);
+const CONTAINER: &str = "agent";
+const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
+
+/// The agent's pod on a node.
+pub async fn pod(cluster: &Cluster, node: &Node) -> Result<Pod> {
+    let found = pods(cluster).await?;
+    let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let pod = found.into_iter().find(|pod| on(pod) == Some(node.name()));
+    pod.with_context(|| format!("no agent on {}", node.name()))
+}
+
+/// Processes of the agent on a node.
+pub async fn pids(cluster: &Cluster, node: &Node) -> Result<Vec<i32>> {
+    let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
+    node.container_pids(&uid, CONTAINER).await
+}
+
+/// SIGKILL to the agent of a node, without a wait.
+pub async fn kill(cluster: &Cluster, node: &Node) -> Result<()> {
+    for pid in pids(cluster, node).await? {
+        node.kill(pid)?;
+    }
+    Ok(())
+}
+
+/// SIGKILL to the agent of every node, at once.
+pub async fn kill_all(cluster: &Cluster) -> Result<()> {
+    futures::future::try_join_all(cluster.nodes().iter().map(|node| kill(cluster, node))).await?;
+    Ok(())
+}
+
+/// Waits until the agent of every node is Ready, and is the one that runs now.
+pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
+    wait::until(RESTART, "all agents to be Ready", || async {
+        for node in cluster.nodes() {
+            check_ready(cluster, node)
+                .await
+                .with_context(|| format!("on {}", node.name()))?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// The status of a pod lags behind the death of its container, so the runtime is asked too.
+async fn check_ready(cluster: &Cluster, node: &Node) -> Result<()> {
+    let pod = pod(cluster, node).await?;
+    ensure!(pod.metadata.deletion_timestamp.is_none(), "it is being deleted");
+    let uid = pod.uid().context("a pod has a UID")?;
+    let running = node
+        .containers(&uid)
+        .await?
+        .into_iter()
+        .find(|one| one.name.as_deref() == Some(CONTAINER));
+    let running = running.context("its container does not run")?;
+    let statuses = pod
+        .status
+        .and_then(|status| status.container_statuses)
+        .unwrap_or_default();
+    let known = statuses
+        .iter()
+        .find(|status| status.name == CONTAINER)
+        .context("no status yet")?;
+    let same = known
+        .container_id
+        .as_ref()
+        .is_some_and(|id| id.ends_with(&running.id));
+    ensure!(same && known.ready, "it is not Ready");
+    Ok(())
+}
+
+/// Runs `body` while no agent runs, and starts them again whatever comes of it.
+pub async fn while_stopped<T>(cluster: &Arc<Cluster>, body: impl Future<Output = Result<T>>) -> Result<T> {
+    select_nodes(cluster, r#"{"fairlead.dev/nowhere":"true"}"#).await?;
+    let outcome = async {
+        wait::until(RESTART, "all agents to be gone", || async {
+            let left = pods(cluster).await?.len();
+            ensure!(left == 0, "{left} are left");
+            Ok(())
+        })
+        .await?;
+        body.await
+    }
+    .await;
+    select_nodes(cluster, r#"{"fairlead.dev/nowhere":null}"#).await?;
+    wait_ready(cluster).await?;
+    outcome
+}
+
+async fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
+    let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
+    let object = format!("daemonset/{}", names::AGENT);
+    cluster
+        .kubectl(&[
+            "patch",
+            "-n",
+            names::INSTALL_NAMESPACE,
+            &object,
+            "--type=merge",
+            "-p",
+            &patch,
+        ])
+        .await?;
+    Ok(())
+}
+
+async fn pods(cluster: &Cluster) -> Result<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(cluster.client(), names::INSTALL_NAMESPACE);
+    Ok(api.list(&ListParams::default().labels(SELECTOR)).await?.items)
+}

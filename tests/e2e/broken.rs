@@ -1,0 +1,102 @@
+//! A broken installation harms only the pods that want something from it.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use fairlead_crds::names;
+use fairlead_tests::{Cluster, fairlead, wait};
+use serde_json::json;
+
+use crate::{
+    fixtures::{self, Net, SOON},
+    trial::{Case, Env},
+};
+
+const BINDING: &str = "validatingadmissionpolicybinding/fairlead-admission";
+
+/// The trials of this module.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(
+            "broken_without_controller_and_admission_unrelated_pods_start",
+            broken,
+        )
+        .alone()
+        .timeout(Duration::from_secs(240)),
+    ]
+}
+
+async fn broken(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "broken", &["10.90.0.0/24"]);
+    net.create(&env).await?;
+    let outcome = async {
+        break_it(&env.cluster).await?;
+        refused(&env, &net).await?;
+        unrelated(&env).await
+    }
+    .await;
+    fairlead::apply(&env.cluster).await?;
+    fairlead::wait_until_ready(&env.cluster).await?;
+    outcome?;
+    env.apply(&fixtures::pod("late", net.name()).to_string()).await?;
+    env.wait_ready("app=late", SOON).await
+}
+
+async fn break_it(cluster: &Cluster) -> Result<()> {
+    let controller = format!("deployment/{}", names::CONTROLLER);
+    cluster
+        .kubectl(&[
+            "scale",
+            "-n",
+            names::INSTALL_NAMESPACE,
+            &controller,
+            "--replicas=0",
+        ])
+        .await?;
+    let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
+    cluster
+        .kubectl(&[
+            "wait",
+            "-n",
+            names::INSTALL_NAMESPACE,
+            "pods",
+            "-l",
+            &selector,
+            "--for=delete",
+            "--timeout=60s",
+        ])
+        .await?;
+    cluster.kubectl(&["delete", BINDING]).await?;
+    // The API server takes a moment to forget a binding.
+    wait::until(SOON, "the deletion of Admission", || async {
+        cluster
+            .kubectl(&["delete", "admission", names::ADMISSION, "--ignore-not-found"])
+            .await
+    })
+    .await?;
+    Ok(())
+}
+
+/// Also until the API server has noticed that the parameter is gone.
+async fn refused(env: &Env, net: &Net) -> Result<()> {
+    let pod = fixtures::pod("wanting", net.name()).to_string();
+    let create = ["-n", &env.namespace, "create", "--dry-run=server", "-f", "-"];
+    wait::until(SOON, "an annotated pod to be refused", || async {
+        match env.cluster.kubectl_with_input(&create, &pod).await {
+            Ok(answer) => bail!("not refused: {answer}"),
+            Err(error) => {
+                let text = format!("{error:#}");
+                ensure!(text.contains("orbidden") && text.contains("fairlead"), "{text}");
+                Ok(())
+            }
+        }
+    })
+    .await
+}
+
+async fn unrelated(env: &Env) -> Result<()> {
+    let mut pod = fixtures::pod("unrelated", "");
+    pod["metadata"]["annotations"] = json!({});
+    env.apply(&pod.to_string()).await?;
+    env.wait_ready("app=unrelated", SOON).await
+}

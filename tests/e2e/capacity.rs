@@ -1,0 +1,142 @@
+//! What a node has left is something the scheduler knows, and a full range harms nobody else.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use fairlead_crds::names;
+use fairlead_tests::wait;
+use serde_json::json;
+
+use crate::{
+    fixtures::{self, Net, SOON},
+    trial::{Case, Env},
+};
+
+const LONG: Duration = Duration::from_secs(90);
+const ADDRESSES: usize = 4;
+
+/// The trials of this module.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("capacity_pods_without_an_address_stay_pending", pending).timeout(Duration::from_secs(240)),
+        // Its taint would keep the pods of other trials away.
+        Case::new("capacity_a_taint_comes_and_goes", taint)
+            .alone()
+            .timeout(Duration::from_secs(240)),
+    ]
+}
+
+/// Six addresses of a /29, less a gateway and an excluded one.
+fn four_addresses(env: &Env, name: &str, prefix: &str, taint: &str) -> Net {
+    Net::island(env, name, &[&format!("{prefix}.0/29")])
+        .with("/ipam/ranges/0/gateway", format!("{prefix}.1").into())
+        .with("/ipam/ranges/0/exclude", json!([format!("{prefix}.6/32")]))
+        .with("/exhaustion", json!({ "resource": true, "taint": taint }))
+}
+
+async fn count(env: &Env, phase: &str) -> Result<usize> {
+    let selector = format!("--field-selector=status.phase={phase}");
+    Ok(env
+        .kubectl(&["get", "pods", &selector, "-l", "app=many", "-o", "name"])
+        .await?
+        .lines()
+        .count())
+}
+
+async fn wait_for_count(env: &Env, running: usize, pending: usize) -> Result<()> {
+    wait::until(
+        LONG,
+        &format!("{running} pods to run and {pending} to be Pending"),
+        || async {
+            let found = (count(env, "Running").await?, count(env, "Pending").await?);
+            ensure!(
+                found == (running, pending),
+                "{} run, {} are Pending",
+                found.0,
+                found.1
+            );
+            Ok(())
+        },
+    )
+    .await
+}
+
+async fn taints(env: &Env, net: &Net) -> Result<Vec<String>> {
+    let key = names::taint_key(names::TAINT_PREFIX, net.name());
+    let path = format!("jsonpath={{.items[*].spec.taints[?(@.key=='{key}')].effect}}");
+    let effects = env.cluster.kubectl(&["get", "nodes", "-o", &path]).await?;
+    Ok(effects.split_whitespace().map(str::to_owned).collect())
+}
+
+async fn pending(env: Arc<Env>) -> Result<()> {
+    let net = four_addresses(&env, "four", "10.60.0", "PreferNoSchedule");
+    net.create(&env).await?;
+    let mut many = fixtures::deployment("many", 6, net.name());
+    many["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([]);
+    env.apply(&many.to_string()).await?;
+    wait_for_count(&env, ADDRESSES, 2).await?;
+    let resource = names::resource(net.name());
+    wait::until(SOON, "the scheduler to name the network", || async {
+        let events = env
+            .kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"])
+            .await?;
+        ensure!(events.contains(&format!("Insufficient {resource}")), "{events}");
+        Ok(())
+    })
+    .await?;
+    wait::until(SOON, "the taint on both nodes", || async {
+        let found = taints(&env, &net).await?;
+        ensure!(found == ["PreferNoSchedule", "PreferNoSchedule"], "{found:?}");
+        Ok(())
+    })
+    .await?;
+    unrelated_pods_schedule(&env).await?;
+    let running = env.kubectl(&[
+        "get",
+        "pods",
+        "-l",
+        "app=many",
+        "--field-selector=status.phase=Running",
+        "-o",
+        "name",
+    ]);
+    let first = running.await?.lines().next().unwrap_or_default().to_owned();
+    let others = count(&env, "Running").await?;
+    ensure!(others == ADDRESSES, "running pods must stay");
+    env.kubectl(&["delete", &first, "--timeout=20s"]).await?;
+    // The Deployment makes another one in its place.
+    wait_for_count(&env, ADDRESSES, 2).await
+}
+
+async fn unrelated_pods_schedule(env: &Env) -> Result<()> {
+    let mut pod = fixtures::pod("unrelated", "");
+    pod["metadata"]["annotations"] = json!({});
+    env.apply(&pod.to_string()).await?;
+    env.wait_ready("app=unrelated", SOON).await
+}
+
+async fn taint(env: Arc<Env>) -> Result<()> {
+    let net = four_addresses(&env, "hard", "10.61.0", "NoSchedule");
+    net.create(&env).await?;
+    env.apply(&fixtures::deployment("many", 4, net.name()).to_string())
+        .await?;
+    wait_for_count(&env, ADDRESSES, 0).await?;
+    wait::until(SOON, "the taint on both nodes", || async {
+        let found = taints(&env, &net).await?;
+        ensure!(found == ["NoSchedule", "NoSchedule"], "{found:?}");
+        Ok(())
+    })
+    .await?;
+    ensure!(
+        count(&env, "Running").await? == ADDRESSES,
+        "running pods must stay"
+    );
+    env.kubectl(&["delete", "deployment", "many", "--timeout=20s"])
+        .await?;
+    wait::until(LONG, "the taint to go", || async {
+        let found = taints(&env, &net).await?;
+        ensure!(found.is_empty(), "{found:?}");
+        Ok(())
+    })
+    .await
+}

@@ -1,0 +1,199 @@
+//! The agent, or what it works on, dies at a bad moment.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use fairlead_tests::wait;
+use futures::future::try_join_all;
+
+use crate::{
+    agents,
+    fixtures::{self, Net, SOON},
+    trial::{Case, Env},
+};
+
+const PODS: u32 = 20;
+const LONG: Duration = Duration::from_secs(120);
+
+/// The trials of this module.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(
+            "crash_of_all_agents_while_pods_start_and_while_they_end",
+            killed_in_between,
+        )
+        .alone()
+        .timeout(Duration::from_secs(400)),
+        Case::new(
+            "crash_of_an_agent_does_not_touch_running_pods",
+            running_pods_untouched,
+        )
+        .alone()
+        .timeout(Duration::from_secs(300)),
+        Case::new(
+            "crash_of_a_sandbox_keeps_its_addresses_and_holds_again",
+            sandbox_killed,
+        ),
+    ]
+}
+
+async fn killed_in_between(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "storm", &["10.50.0.0/24", "fd00:50::/64"]);
+    net.create(&env).await?;
+    env.apply(&fixtures::deployment("storm", PODS, net.name()).to_string())
+        .await?;
+    wait::until(SOON, "the first records", || async {
+        let records = fixtures::records(&env).await?.len();
+        ensure!(records >= 3, "{records}");
+        Ok(())
+    })
+    .await?;
+    agents::kill_all(&env.cluster).await?;
+    env.wait_rollout("storm", LONG).await?;
+    let pods = fixtures::pods(&env, "storm").await?;
+    let all = check_addresses(&env, &pods).await?;
+    let traces = try_join_all(pods.iter().map(|pod| fixtures::traces(&env, pod))).await?;
+    agents::wait_ready(&env.cluster).await?;
+    env.kubectl(&["delete", "deployment", "storm", "--wait=false"])
+        .await?;
+    wait::until(LONG, "the first records to go", || async {
+        let records = fixtures::records(&env).await?.len();
+        ensure!(records < all, "{records} of {all} are left");
+        Ok(())
+    })
+    .await?;
+    agents::kill_all(&env.cluster).await?;
+    for traces in traces {
+        traces.wait_gone(&env, LONG).await?;
+    }
+    agents::wait_ready(&env.cluster).await
+}
+
+/// Every pod has both addresses, no two the same, and one record.
+async fn check_addresses(env: &Env, pods: &[String]) -> Result<usize> {
+    let mut seen = BTreeSet::new();
+    for pod in pods {
+        let found = fixtures::addresses(env, pod, "net1").await?;
+        ensure!(found.len() == 2, "{pod} has {found:?}");
+        for address in found {
+            ensure!(seen.insert(address.clone()), "{address} was given twice");
+        }
+    }
+    let records = fixtures::records(env).await?;
+    let held: BTreeSet<_> = records
+        .iter()
+        .flat_map(|record| &record.spec.attachments)
+        .flat_map(|attachment| &attachment.addresses)
+        .map(|held| held.address.to_string())
+        .collect();
+    ensure!(
+        records.len() == pods.len(),
+        "{} records of {} pods",
+        records.len(),
+        pods.len()
+    );
+    ensure!(held == seen, "records hold {held:?}, pods use {seen:?}");
+    Ok(records.len())
+}
+
+async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "calm", &["10.51.0.0/24"]);
+    net.create(&env).await?;
+    env.apply(&fixtures::deployment("calm", PODS, net.name()).to_string())
+        .await?;
+    env.wait_rollout("calm", LONG).await?;
+    let node = env.cluster.node("node1")?;
+    let records = fixtures::records(&env).await?;
+    let here: Vec<_> = records
+        .iter()
+        .filter(|record| record.spec.node_name == node.name())
+        .collect();
+    let [first, second, ..] = &here[..] else {
+        anyhow::bail!("{} pods on node1", here.len())
+    };
+    let address = second.spec.attachments[0]
+        .addresses
+        .first()
+        .context("an address")?
+        .address
+        .to_string();
+    let address = address.split('/').next().context("an address")?.to_owned();
+    let sandbox = *node
+        .sandbox_pids(&first.spec.pod_uid)
+        .await?
+        .first()
+        .context("a sandbox")?;
+    let inside = format!("nsenter -t {sandbox} -n timeout 25 ip monitor link address route");
+    let ping = [
+        "ping", "-I", "net1", "-i", "0.1", "-c", "200", "-W", "1", &address,
+    ];
+    let in_pod_monitor = ["sh", "-c", &inside];
+    let outside = ["timeout", "25", "ip", "monitor", "link", "address", "route"];
+    let (on_node, in_pod, pinged, killed) = tokio::join!(
+        node.output(&outside),
+        node.output(&in_pod_monitor),
+        env.exec(&first.spec.pod_name, &ping),
+        async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            agents::kill(&env.cluster, node).await?;
+            agents::wait_ready(&env.cluster).await
+        },
+    );
+    killed?;
+    let pinged = pinged?;
+    ensure!(
+        pinged.contains("200 packets received"),
+        "{}",
+        pinged.lines().rev().take(3).collect::<Vec<_>>().join(" ")
+    );
+    for (place, output) in [("the node", on_node?), ("a pod", in_pod?)] {
+        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            seen.trim().is_empty(),
+            "changes in the namespace of {place}:\n{seen}"
+        );
+    }
+    Ok(())
+}
+
+async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "again", &["10.52.0.0/24", "fd00:52::/64"]);
+    net.create(&env).await?;
+    env.apply(&fixtures::pod("phoenix", net.name()).to_string())
+        .await?;
+    env.wait_ready("app=phoenix", SOON).await?;
+    let before = fixtures::addresses(&env, "phoenix", "net1").await?;
+    let record = fixtures::record(&env, "phoenix").await?;
+    let sandbox = record
+        .status
+        .and_then(|status| status.sandbox)
+        .context("no sandbox in the record")?;
+    let node = env.cluster.node(&record.spec.node_name)?;
+    for pid in node.sandbox_pids(&record.spec.pod_uid).await? {
+        node.kill(pid)?;
+    }
+    wait::until(LONG, "another sandbox in the record", || async {
+        let record = fixtures::record(&env, "phoenix").await?;
+        let now = record
+            .status
+            .and_then(|status| status.sandbox)
+            .context("no sandbox in the record")?;
+        ensure!(
+            now.id != sandbox.id && now.cookie != sandbox.cookie,
+            "still {}",
+            now.id
+        );
+        Ok(())
+    })
+    .await?;
+    env.wait_ready("app=phoenix", SOON).await?;
+    let after = fixtures::addresses(&env, "phoenix", "net1").await?;
+    ensure!(after == before, "{before:?} before, {after:?} after");
+    // The init container ran again, behind the gate: its log is that of the second sandbox.
+    let first = env.kubectl(&["logs", "phoenix", "-c", "first-look"]).await?;
+    ensure!(
+        before.iter().all(|address| first.contains(address)),
+        "the gate did not hold again:\n{first}"
+    );
+    Ok(())
+}

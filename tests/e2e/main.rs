@@ -1,0 +1,70 @@
+//! End-to-end tests: one real cluster, all trials on it.
+//!
+//! The cluster is booted by the first trial that runs, and ended at the end unless `FAIRLEAD_KEEP=1`.
+//! `FAIRLEAD_REUSE=1` takes the one that runs. A failed trial leaves a diagnosis below the cluster's logs.
+
+mod agents;
+mod attach;
+mod broken;
+mod capacity;
+mod cluster;
+mod confinement;
+mod crash;
+mod env;
+mod fixtures;
+mod gone;
+mod hotplug;
+mod trial;
+mod uninstall;
+mod waiting;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::Arguments;
+
+use crate::{env::Shared, trial::Case};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<ExitCode> {
+    let mut arguments = Arguments::from_args();
+    // Trials wait for the cluster most of the time; more at once than this and they wait for its processors.
+    arguments.test_threads.get_or_insert(4);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let shared = Shared::new()?;
+    let trials = cases()
+        .into_iter()
+        .map(|case| case.into_trial(runtime.handle(), &shared))
+        .collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    runtime.block_on(shared.finish())?;
+    Ok(conclusion.exit_code())
+}
+
+/// All trials, in the order of their start.
+fn cases() -> Vec<Case> {
+    [
+        cluster::cases(),
+        attach::cases(),
+        waiting::cases(),
+        gone::cases(),
+        hotplug::cases(),
+        capacity::cases(),
+        confinement::cases(),
+        crash::cases(),
+        broken::cases(),
+        uninstall::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

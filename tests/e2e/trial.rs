@@ -1,0 +1,230 @@
+//! One trial: its name, what it needs, and what it gets.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow};
+use fairlead_tests::Cluster;
+use libtest_mimic::Trial;
+use tokio::runtime::Handle;
+
+use crate::env::Shared;
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Namespace names end at 63 characters; objects of trials get suffixes.
+const NAME_LENGTH: usize = 40;
+
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+type Body = Box<dyn FnOnce(Arc<Env>) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> + Send>;
+
+/// A trial before it is handed to the harness.
+pub struct Case {
+    name: &'static str,
+    body: Body,
+    alone: bool,
+    fairlead: bool,
+    timeout: Duration,
+}
+
+impl Case {
+    /// A trial that runs beside others, on a cluster with fairlead.
+    pub fn new<F, Fut>(name: &'static str, body: F) -> Self
+    where
+        F: FnOnce(Arc<Env>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + Send + 'static,
+    {
+        let body: Body = Box::new(move |env| Box::pin(body(env)));
+        Self {
+            name,
+            body,
+            alone: false,
+            fairlead: true,
+            timeout: DEFAULT_TIMEOUT,
+        }
+    }
+
+    /// No other trial runs at the same time: it kills agents, changes nodes, or counts what all do.
+    pub fn alone(self) -> Self {
+        Self { alone: true, ..self }
+    }
+
+    /// Needs no fairlead on the cluster.
+    pub fn bare(self) -> Self {
+        Self {
+            fairlead: false,
+            ..self
+        }
+    }
+
+    /// Another limit than two minutes, without the time it waits for its turn.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Hands it to the harness.
+    pub fn into_trial(self, runtime: &Handle, shared: &Shared) -> Trial {
+        let (runtime, shared) = (runtime.clone(), shared.clone());
+        Trial::test(self.name, move || {
+            runtime
+                .block_on(self.run(&shared))
+                .map_err(|error| format!("{error:#}").into())
+        })
+    }
+
+    async fn run(self, shared: &Shared) -> Result<()> {
+        let cluster = if self.fairlead {
+            shared.with_fairlead().await?
+        } else {
+            shared.cluster().await?
+        };
+        let (_read, _write);
+        if self.alone {
+            _write = shared.quiet().write().await;
+        } else {
+            _read = shared.quiet().read().await;
+        }
+        let env = Arc::new(Env::new(cluster, self.name).await?);
+        // In a task of its own, so that a failed assertion is an error here and the rest still happens.
+        let mut task = tokio::spawn((self.body)(Arc::clone(&env)));
+        let outcome = match tokio::time::timeout(self.timeout, &mut task).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(panic)) => Err(anyhow!("{}", message_of(panic))),
+            Err(_) => {
+                task.abort();
+                Err(anyhow!("not finished after {} s", self.timeout.as_secs()))
+            }
+        };
+        let outcome = env.explain(outcome).await;
+        env.clean().await?;
+        outcome
+    }
+}
+
+fn message_of(error: tokio::task::JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else {
+        return "cancelled".into();
+    };
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
+        .unwrap_or_else(|| "panicked".into())
+}
+
+/// What a trial gets: the cluster, and names of its own.
+pub struct Env {
+    /// The cluster.
+    pub cluster: Arc<Cluster>,
+    /// The trial's own namespace.
+    pub namespace: String,
+    name: &'static str,
+    id: u32,
+    /// Objects without a namespace that the trial made.
+    made: Mutex<Vec<String>>,
+}
+
+impl Env {
+    async fn new(cluster: Arc<Cluster>, name: &'static str) -> Result<Self> {
+        // Unique over runs too, for clusters that are reused.
+        let id = std::process::id() % 10_000 * 100 + COUNTER.fetch_add(1, Ordering::Relaxed);
+        let stem: String = name.replace('_', "-").chars().take(NAME_LENGTH).collect();
+        let namespace = format!("{}-{id}", stem.trim_end_matches('-'));
+        cluster.kubectl(&["create", "namespace", &namespace]).await?;
+        Ok(Self {
+            cluster,
+            namespace,
+            name,
+            id,
+            made: Mutex::default(),
+        })
+    }
+
+    /// A name for an object without a namespace, which no other trial uses.
+    pub fn unique(&self, name: &str) -> String {
+        format!("{name}-{}", self.id)
+    }
+
+    /// A name for a link on the nodes, at most 15 bytes.
+    pub fn link_name(&self, name: &str) -> String {
+        let stem: String = name.chars().take(6).collect();
+        format!("{stem}-{}", self.id)
+    }
+
+    /// A space for addresses, which no other trial uses.
+    pub fn space(&self) -> String {
+        format!("trial-{}", self.id)
+    }
+
+    /// Deletes an object without a namespace when the trial is over.
+    pub fn delete_at_the_end(&self, object: &str) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.push(object.to_owned());
+    }
+
+    /// `kubectl` in the trial's namespace.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster
+            .kubectl(&[&["-n", &self.namespace][..], arguments].concat())
+            .await
+    }
+
+    /// `kubectl apply -f -` in the trial's namespace.
+    pub async fn apply(&self, manifest: &str) -> Result<String> {
+        self.cluster
+            .kubectl_with_input(&["-n", &self.namespace, "apply", "-f", "-"], manifest)
+            .await
+    }
+
+    /// Runs a command in a pod of the trial's namespace.
+    pub async fn exec(&self, pod: &str, command: &[&str]) -> Result<String> {
+        self.cluster.exec(&self.namespace, pod, command).await
+    }
+
+    /// Waits until all pods with this label are Ready.
+    pub async fn wait_ready(&self, selector: &str, timeout: Duration) -> Result<()> {
+        let timeout = format!("--timeout={}s", timeout.as_secs());
+        self.kubectl(&["wait", "pods", "-l", selector, "--for=condition=Ready", &timeout])
+            .await?;
+        Ok(())
+    }
+
+    /// Waits until all replicas of a Deployment are Ready.
+    pub async fn wait_rollout(&self, deployment: &str, timeout: Duration) -> Result<()> {
+        let timeout = format!("--timeout={}s", timeout.as_secs());
+        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &timeout])
+            .await?;
+        Ok(())
+    }
+
+    /// One field of an object, by JSON path.
+    pub async fn field(&self, object: &str, path: &str) -> Result<String> {
+        self.kubectl(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
+            .await
+    }
+
+    /// Adds to an error where the diagnosis is.
+    async fn explain(&self, outcome: Result<()>) -> Result<()> {
+        let Err(error) = outcome else { return Ok(()) };
+        match self.cluster.diagnose(self.name).await {
+            Ok(folder) => Err(error.context(format!("see {}", folder.display()))),
+            Err(failed) => Err(error.context(format!("and no diagnosis: {failed:#}"))),
+        }
+    }
+
+    async fn clean(&self) -> Result<()> {
+        let arguments = ["delete", "namespace", &self.namespace, "--wait=false"];
+        self.cluster.kubectl(&arguments).await.context("cleaning up")?;
+        let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
+        for object in made {
+            let arguments = ["delete", &object, "--ignore-not-found", "--wait=false"];
+            self.cluster.kubectl(&arguments).await.context("cleaning up")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! A pod that cannot get its networks waits, says why in one sentence, and goes on by itself.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use fairlead_crds::{Reason, names};
+use fairlead_tests::wait;
+use serde_json::json;
+
+use crate::{
+    agents,
+    fixtures::{self, Net, SOON},
+    trial::{Case, Env},
+};
+
+/// The trials of this module.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("waiting_for_a_network_that_does_not_exist_yet", missing_network),
+        Case::new("waiting_for_an_address_of_a_full_range", full_range),
+        Case::new("waiting_for_a_readable_annotation", invalid_annotation),
+        Case::new("waiting_for_a_namespace_to_be_allowed", forbidden_namespace),
+        Case::new("waiting_for_an_agent", without_an_agent)
+            .alone()
+            .timeout(Duration::from_secs(240)),
+    ]
+}
+
+async fn missing_network(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "late", &["10.30.0.0/24"]);
+    env.apply(&fixtures::pod("early", net.name()).to_string()).await?;
+    let sentence = fixtures::wait_for_reason(&env, "early", &[Reason::NetworkNotFound]).await?;
+    ensure!(sentence.contains(net.name()), "{sentence}");
+    fixtures::is_held(&env, "early").await?;
+    net.create(&env).await?;
+    env.wait_ready("app=early", SOON).await
+}
+
+async fn full_range(env: Arc<Env>) -> Result<()> {
+    // A /30 has two addresses to hand out. One node only: another would claim one of them ahead.
+    let net = Net::island(&env, "tiny", &["10.31.0.0/30"])
+        .with("/exhaustion", json!({ "resource": false, "taint": "None" }))
+        .with("/nodeSelector", json!({ "kubernetes.io/hostname": "node1" }));
+    net.create(&env).await?;
+    for name in ["one", "two"] {
+        env.apply(&fixtures::on_node(fixtures::pod(name, net.name()), "node1").to_string())
+            .await?;
+        env.wait_ready(&format!("app={name}"), SOON).await?;
+    }
+    env.apply(&fixtures::on_node(fixtures::pod("three", net.name()), "node1").to_string())
+        .await?;
+    fixtures::wait_for_reason(&env, "three", &[Reason::NoAddresses]).await?;
+    fixtures::is_held(&env, "three").await?;
+    env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
+    env.wait_ready("app=three", SOON).await
+}
+
+async fn invalid_annotation(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "plain", &["10.32.0.0/24"]);
+    net.create(&env).await?;
+    env.apply(&fixtures::pod("typo", &format!("{}@net1@net2", net.name())).to_string())
+        .await?;
+    fixtures::wait_for_reason(&env, "typo", &[Reason::InvalidRequest]).await?;
+    fixtures::is_held(&env, "typo").await?;
+    let correct = format!("{}={}", names::NETWORKS_ANNOTATION, net.name());
+    env.kubectl(&["annotate", "--overwrite", "pod", "typo", &correct])
+        .await?;
+    env.wait_ready("app=typo", SOON).await
+}
+
+async fn forbidden_namespace(env: Arc<Env>) -> Result<()> {
+    let label = env.unique("allowed");
+    let allowed = json!({ "from": "Selector", "selector": { "matchLabels": { &label: "yes" } } });
+    let net = Net::island(&env, "club", &["10.33.0.0/24"]).with("/allowedNamespaces", allowed);
+    net.create(&env).await?;
+    env.apply(&fixtures::pod("guest", net.name()).to_string()).await?;
+    fixtures::wait_for_reason(&env, "guest", &[Reason::NamespaceNotAllowed]).await?;
+    fixtures::is_held(&env, "guest").await?;
+    env.kubectl(&["label", "namespace", &env.namespace, &format!("{label}=yes")])
+        .await?;
+    env.wait_ready("app=guest", SOON).await
+}
+
+async fn without_an_agent(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "alone", &["10.34.0.0/24"]);
+    net.create(&env).await?;
+    agents::while_stopped(&env.cluster, async {
+        env.apply(&fixtures::pod("patient", net.name()).to_string())
+            .await?;
+        wait::until(SOON, "the gate to say that it waits", || async {
+            let said = env
+                .kubectl(&["logs", "patient", "-c", names::GATE_CONTAINER])
+                .await?;
+            ensure!(said.contains("agent"), "it says {said:?}");
+            Ok(())
+        })
+        .await?;
+        let held = || fixtures::is_held(&env, "patient");
+        wait::stays(
+            Duration::from_secs(5),
+            "the pod is held while no agent runs",
+            held,
+        )
+        .await
+    })
+    .await?;
+    env.wait_ready("app=patient", SOON).await
+}
