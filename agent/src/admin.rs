@@ -16,7 +16,7 @@ use tracing::debug;
 
 /// What the server tells.
 pub trait Tell: Send + Sync + 'static {
-    /// The metrics in OpenMetrics text.
+    /// The metrics in `OpenMetrics` text.
     fn metrics(&self) -> String;
     /// Whether pods can be attached; otherwise what is missing.
     ///
@@ -29,7 +29,11 @@ pub trait Tell: Send + Sync + 'static {
 ///
 /// # Errors
 /// If the address cannot be listened on.
-pub async fn serve(address: SocketAddr, tell: Arc<dyn Tell>, cancel: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    address: SocketAddr,
+    tell: Arc<dyn Tell>,
+    cancel: CancellationToken,
+) -> std::io::Result<()> {
     let listener = TcpListener::bind(address).await?;
     loop {
         let stream = tokio::select! {
@@ -55,7 +59,11 @@ pub async fn serve(address: SocketAddr, tell: Arc<dyn Tell>, cancel: Cancellatio
     }
 }
 
-async fn answer(tell: Arc<dyn Tell>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+#[expect(clippy::unused_async, reason = "hyper wants a future")]
+async fn answer(
+    tell: Arc<dyn Tell>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, body) = match request.uri().path() {
         "/metrics" => (StatusCode::OK, tell.metrics()),
         "/healthz" => (StatusCode::OK, "ok\n".to_owned()),

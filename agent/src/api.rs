@@ -47,7 +47,8 @@ impl ApiError {
 
     /// Whether the API server looked at a write and refused it: it certainly did not happen.
     pub fn is_refusal(&self) -> bool {
-        self.status().is_some_and(|status| (400..500).contains(&status.code) && status.code != 429)
+        self.status()
+            .is_some_and(|status| (400..500).contains(&status.code) && status.code != 429)
     }
 }
 
@@ -66,10 +67,16 @@ pub async fn client() -> anyhow::Result<Client> {
 ///
 /// # Errors
 /// [`ApiError`].
-pub async fn call<T>(action: &str, future: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ApiError> {
+pub async fn call<T>(
+    action: &str,
+    future: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, ApiError> {
     match tokio::time::timeout(DEADLINE, future).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(source)) => Err(ApiError::Kube { action: action.to_owned(), source: Box::new(source) }),
+        Ok(Err(source)) => Err(ApiError::Kube {
+            action: action.to_owned(),
+            source: Box::new(source),
+        }),
         Err(_) => Err(ApiError::Deadline(action.to_owned())),
     }
 }
@@ -87,7 +94,11 @@ pub fn merge_patch(before: &serde_json::Value, after: &serde_json::Value) -> Opt
             patch.insert(key.clone(), change);
         }
     }
-    patch.extend(old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Null)));
+    patch.extend(
+        old.keys()
+            .filter(|key| !new.contains_key(*key))
+            .map(|key| (key.clone(), Null)),
+    );
     (!patch.is_empty()).then_some(Object(patch))
 }
 
@@ -101,7 +112,10 @@ mod tests {
     fn a_patch_has_only_what_changed() {
         let before = json!({ "a": 1, "b": { "c": 1, "d": 2 }, "e": [1] });
         let after = json!({ "a": 1, "b": { "c": 3 }, "e": [1, 2], "f": {} });
-        assert_eq!(merge_patch(&before, &after), Some(json!({ "b": { "c": 3, "d": null }, "e": [1, 2], "f": {} })));
+        assert_eq!(
+            merge_patch(&before, &after),
+            Some(json!({ "b": { "c": 3, "d": null }, "e": [1, 2], "f": {} }))
+        );
         assert_eq!(merge_patch(&after, &after), None);
     }
 }

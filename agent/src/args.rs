@@ -18,7 +18,7 @@ pub struct Args {
     /// Socket of the container runtime (CRI).
     #[arg(long, env = "FAIRLEAD_CRI_SOCKET", default_value = "/run/containerd/containerd.sock")]
     pub cri_socket: PathBuf,
-    /// Where the host's /proc/sys/net is mounted: a container's own is read-only.
+    /// Where the host's `/proc/sys/net` is mounted: a container's own is read-only.
     #[arg(long, env = "FAIRLEAD_SYSCTL_ROOT", default_value = "/proc/sys/net")]
     pub sysctl_root: PathBuf,
     /// Devices of the node that Networks may use as uplink or parent: globs such as eth1 or ens5f*. Repeatable; none by default.
@@ -30,7 +30,7 @@ pub struct Args {
     /// Pods worked on side by side.
     #[arg(long, env = "FAIRLEAD_PARALLEL", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
-    /// What to log, such as info or fairlead_agent=debug.
+    /// What to log, such as info or `fairlead_agent=debug`.
     #[arg(long, env = "FAIRLEAD_LOG", default_value = "info")]
     pub log: String,
     /// Log as JSON.

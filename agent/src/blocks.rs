@@ -8,8 +8,8 @@ use fairlead_crds::ip_block::Quarantined;
 use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
 use jiff::Timestamp;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::Client;
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -75,9 +75,14 @@ impl Blocks {
     pub async fn load(&self) -> Result<(), ApiError> {
         let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
-        let uids: BTreeMap<_, _> = list.items.iter().filter_map(|b| Some((b.metadata.name.clone()?, b.metadata.uid.clone()?))).collect();
+        let uids: BTreeMap<_, _> = list
+            .items
+            .iter()
+            .filter_map(|b| Some((b.metadata.name.clone()?, b.metadata.uid.clone()?)))
+            .collect();
         // One that is being deleted was handed back by an agent that did not come to removing its finalizer.
-        let (going, owned): (Vec<_>, Vec<_>) = list.items.iter().partition(|block| block.metadata.deletion_timestamp.is_some());
+        let (going, owned): (Vec<_>, Vec<_>) =
+            list.items.iter().partition(|block| block.metadata.deletion_timestamp.is_some());
         {
             let mut view = self.view.lock();
             view.ipam.retain_blocks(|block| uids.get(&block.name) == Some(&block.uid));
@@ -90,9 +95,18 @@ impl Blocks {
     }
 
     async fn finish_deletion(&self, block: &IPBlock) -> Result<(), ApiError> {
-        let Some(name) = block.metadata.name.as_deref() else { return Ok(()) };
-        let known = self.view.lock().records.values().any(|r| r.spec.attachments.iter().flat_map(|a| &a.addresses).any(|h| h.block == name));
-        let waiting = block.status.as_ref().is_some_and(|s| s.quarantined.iter().any(|q| q.until.0 > Timestamp::now()) || !s.held.is_empty());
+        let Some(name) = block.metadata.name.as_deref() else {
+            return Ok(());
+        };
+        let known = self
+            .view
+            .lock()
+            .records
+            .values()
+            .any(|r| r.spec.attachments.iter().flat_map(|a| &a.addresses).any(|h| h.block == name));
+        let waiting = block.status.as_ref().is_some_and(|s| {
+            s.quarantined.iter().any(|q| q.until.0 > Timestamp::now()) || !s.held.is_empty()
+        });
         if known || waiting {
             self.view.lock().ipam.insert_block(block);
             return Ok(());
@@ -138,15 +152,26 @@ impl Blocks {
 
     /// Claims one block of a range: a few by chance, so that nodes do not race for the same, then by looking at what is taken.
     async fn claim(&self, pool: &Pool, claim: &Claim) -> Result<bool, ApiError> {
-        let Some(range) = pool.ranges.iter().find(|range| range.cidr == claim.range) else { return Ok(false) };
+        let Some(range) = pool.ranges.iter().find(|range| range.cidr == claim.range) else {
+            return Ok(false);
+        };
         let count = grid::blocks(range.cidr, range.block_prefix);
         let useful = |block: Cidr| {
             let name = grid::block_name(&pool.space, block);
             let owned = self.view.lock().ipam.block(&name).is_some();
-            (!owned && block.0.hosts().take(1024).chain([block.0.network()]).any(|address| is_usable(range, address))).then_some((name, block))
+            (!owned
+                && block
+                    .0
+                    .hosts()
+                    .take(1024)
+                    .chain([block.0.network()])
+                    .any(|address| is_usable(range, address)))
+            .then_some((name, block))
         };
         let start = start_index(&self.node, count);
-        let at = |step: u64| grid::block_at(range.cidr, range.block_prefix, (start + step.wrapping_mul(stride(count))) % count);
+        let at = |step: u64| {
+            grid::block_at(range.cidr, range.block_prefix, (start + step.wrapping_mul(stride(count))) % count)
+        };
         for (name, block) in (0..GUESSES.min(count)).filter_map(at).filter_map(useful) {
             if self.create(pool, &name, block).await? {
                 return Ok(true);
@@ -154,7 +179,9 @@ impl Blocks {
         }
         let taken = self.taken(&pool.network).await?;
         // Bounded: in a huge range a free block is found long before, in a small one all are looked at.
-        for (name, block) in (0..count.min(65_536)).filter_map(at).filter_map(useful).filter(|(name, _)| !taken.contains(name)) {
+        for (name, block) in
+            (0..count.min(65_536)).filter_map(at).filter_map(useful).filter(|(name, _)| !taken.contains(name))
+        {
             if self.create(pool, &name, block).await? {
                 return Ok(true);
             }
@@ -194,14 +221,17 @@ impl Blocks {
             }
             Err(error) if error.is_already_exists() => Ok(false),
             Err(error) if error.is_refusal() => Err(error),
-            Err(error) => self.look_up_lost(name).await.and_then(|found| if found { Ok(true) } else { Err(error) }),
+            Err(error) => {
+                self.look_up_lost(name).await.and_then(|found| if found { Ok(true) } else { Err(error) })
+            }
         }
     }
 
     /// A claim's answer was lost: the block may be ours.
     async fn look_up_lost(&self, name: &str) -> Result<bool, ApiError> {
         let found = call("get IPBlock", self.api().get_opt(name)).await?;
-        let mine = found.filter(|block| block.spec.node_name == self.node && block.metadata.deletion_timestamp.is_none());
+        let mine = found
+            .filter(|block| block.spec.node_name == self.node && block.metadata.deletion_timestamp.is_none());
         mine.iter().for_each(|block| self.view.lock().ipam.insert_block(block));
         Ok(mine.is_some())
     }
@@ -210,7 +240,8 @@ impl Blocks {
         let surplus: Vec<Block> = {
             let mut view = self.view.lock();
             let slots = view.free_slots();
-            let surplus: Vec<Block> = view.ipam.surplus(slots, Timestamp::now()).into_iter().cloned().collect();
+            let surplus: Vec<Block> =
+                view.ipam.surplus(slots, Timestamp::now()).into_iter().cloned().collect();
             // Out of the view first: nothing may be taken from a block that is on its way out.
             view.ipam.retain_blocks(|block| surplus.iter().all(|gone| gone.name != block.name));
             surplus
@@ -246,7 +277,12 @@ impl Blocks {
     /// [`ApiError`].
     pub async fn drop_finalizer(&self, name: &str, uid: &str) -> Result<(), ApiError> {
         let patch = json!({ "metadata": { "uid": uid, "finalizers": null } });
-        match call("remove the finalizer of an IPBlock", self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+        match call(
+            "remove the finalizer of an IPBlock",
+            self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)),
+        )
+        .await
+        {
             Err(error) if error.is_not_found() => Ok(()),
             other => other.map(drop),
         }
@@ -283,9 +319,18 @@ impl Blocks {
     }
 
     async fn write_quarantine(&self, name: &str, uid: &str) -> Result<(), ApiError> {
-        let writer = Arc::clone(self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default());
+        let writer = Arc::clone(
+            self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default(),
+        );
         let mut written = writer.state.lock().await;
-        let wanted = || self.view.lock().ipam.block(name).filter(|block| block.uid == uid).map(|block| block.quarantine_list(Timestamp::now()));
+        let wanted = || {
+            self.view
+                .lock()
+                .ipam
+                .block(name)
+                .filter(|block| block.uid == uid)
+                .map(|block| block.quarantine_list(Timestamp::now()))
+        };
         // The block is not ours any more: whoever has it now decides about its addresses.
         let Some(list) = wanted() else { return Ok(()) };
         if list.iter().all(|address| written.list.contains(address)) {
@@ -298,7 +343,12 @@ impl Blocks {
         let held = self.view.lock().ipam.block(name).map(Block::held_list).unwrap_or_default();
         let patch = json!({ "metadata": { "uid": uid }, "status": { "quarantined": list, "held": held } });
         written.at = Some(Instant::now());
-        match call("write an IPBlock's quarantine", self.api().patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await {
+        match call(
+            "write an IPBlock's quarantine",
+            self.api().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)),
+        )
+        .await
+        {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
             Ok(_) => {
@@ -330,7 +380,8 @@ mod tests {
     #[test]
     fn every_block_of_a_range_is_visited_once() {
         for count in [1u64, 2, 4, 256] {
-            let visited: std::collections::BTreeSet<u64> = (0..count).map(|step| (7 + step * stride(count)) % count).collect();
+            let visited: std::collections::BTreeSet<u64> =
+                (0..count).map(|step| (7 + step * stride(count)) % count).collect();
             assert_eq!(visited.len() as u64, count);
         }
     }

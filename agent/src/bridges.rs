@@ -45,7 +45,9 @@ impl Bridges {
     pub async fn ready(&self, network: &str) -> Result<BridgeReady, Problem> {
         let wanted = self.wanted(network)?;
         let name = wanted.name.to_string();
-        if let Some(known) = self.lock().get(&name).filter(|known| known.wanted == wanted && known.is_trusted()) {
+        if let Some(known) =
+            self.lock().get(&name).filter(|known| known.wanted == wanted && known.is_trusted())
+        {
             return known.state.clone();
         }
         let (net, ask) = (Arc::clone(&self.net), wanted.clone());
@@ -62,13 +64,23 @@ impl Bridges {
     fn wanted(&self, network: &str) -> Result<WantedBridge, Problem> {
         let view = self.view.lock();
         let bridge = view.networks.get(network).and_then(|network| network.spec.bridge.as_ref());
-        let bridge = bridge.ok_or_else(|| Problem::new(Reason::NetworkNotFound, format!("network {network} does not exist")))?;
-        let here = |other: &&Network| model::is_accepted(other) && model::is_on_node(other, &view.node.labels);
-        let sharing = view.networks.values().filter(here).filter_map(|other| Some((other, other.spec.bridge.as_ref()?)));
+        let bridge = bridge.ok_or_else(|| {
+            Problem::new(Reason::NetworkNotFound, format!("network {network} does not exist"))
+        })?;
+        let here =
+            |other: &&Network| model::is_accepted(other) && model::is_on_node(other, &view.node.labels);
+        let sharing = view
+            .networks
+            .values()
+            .filter(here)
+            .filter_map(|other| Some((other, other.spec.bridge.as_ref()?)));
         let sharing: Vec<_> = sharing.filter(|(_, other)| other.name == bridge.name).collect();
         if let Some((first, _)) = sharing.first().filter(|(_, first)| !same_wire(first, bridge)) {
             let first = first.metadata.name.as_deref().unwrap_or_default();
-            let message = format!("network {first} uses bridge {} with another uplink or manage; use another bridge name", bridge.name);
+            let message = format!(
+                "network {first} uses bridge {} with another uplink or manage; use another bridge name",
+                bridge.name
+            );
             return Err(Problem::new(Reason::ParentBusy, message));
         }
         Ok(WantedBridge {
@@ -81,7 +93,9 @@ impl Bridges {
 
     /// Forgets what is known of a link: it changed.
     pub fn forget(&self, link: &str) {
-        self.lock().retain(|name, known| name != link && known.wanted.uplink.as_ref().is_none_or(|uplink| uplink.as_str() != link));
+        self.lock().retain(|name, known| {
+            name != link && known.wanted.uplink.as_ref().is_none_or(|uplink| uplink.as_str() != link)
+        });
     }
 
     /// Forgets everything.
@@ -93,7 +107,11 @@ impl Bridges {
     pub async fn survey(&self) -> bool {
         let names: Vec<String> = {
             let view = self.view.lock();
-            let here = |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels) && network.spec.bridge.is_some();
+            let here = |network: &&Network| {
+                model::is_accepted(network)
+                    && model::is_on_node(network, &view.node.labels)
+                    && network.spec.bridge.is_some()
+            };
             view.networks.values().filter(here).filter_map(|network| network.metadata.name.clone()).collect()
         };
         let mut troubles = std::collections::BTreeMap::new();
@@ -112,7 +130,10 @@ impl Bridges {
     pub async fn sweep(&self) {
         let wanted: Vec<String> = {
             let view = self.view.lock();
-            view.networks.values().filter_map(|network| Some(network.spec.bridge.as_ref()?.name.to_string())).collect()
+            view.networks
+                .values()
+                .filter_map(|network| Some(network.spec.bridge.as_ref()?.name.to_string()))
+                .collect()
         };
         let gone: Vec<String> = self.lock().keys().filter(|name| !wanted.contains(name)).cloned().collect();
         for name in gone {
@@ -120,7 +141,9 @@ impl Bridges {
             let removed = tokio::task::spawn_blocking(move || net.remove_bridge(&bridge)).await;
             match removed {
                 Ok(Ok(())) => drop(self.lock().remove(&name)),
-                Ok(Err(error)) => tracing::warn!(bridge = %name, %error, "cannot remove a bridge that no network uses"),
+                Ok(Err(error)) => {
+                    tracing::warn!(bridge = %name, %error, "cannot remove a bridge that no network uses");
+                }
                 Err(_) => return,
             }
         }

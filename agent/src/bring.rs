@@ -68,19 +68,31 @@ pub fn run(net: &dyn Net, order: &Order, still: &(dyn Fn() -> bool + Sync)) -> R
     let namespace = net.open(&order.path)?;
     let mut brought = Brought { cookie: namespace.cookie, nsid: namespace.nsid, ..Brought::default() };
     let mut result = Ok(());
-    net.enter(&namespace, &mut |session| result = visit(session, order, still, &mut brought))?;
+    net.enter(&namespace, &mut |session| {
+        result = visit(session, order, still, &mut brought);
+    })?;
     result.map(|()| brought)
 }
 
-fn visit(session: &mut dyn Session, order: &Order, still: &(dyn Fn() -> bool + Sync), brought: &mut Brought) -> Result<(), NetError> {
+fn visit(
+    session: &mut dyn Session,
+    order: &Order,
+    still: &(dyn Fn() -> bool + Sync),
+    brought: &mut Brought,
+) -> Result<(), NetError> {
     let hosts: Vec<&str> = order.wanted.iter().map(|interface| interface.host.as_str()).collect();
     let observed = session.observe(&hosts)?;
     let steps = plan_each(order, &observed, brought);
-    let observed = if steps.is_empty() { observed } else { change(session, order, steps, &hosts, brought)? };
-    let there = |interface: &&WantedInterface| plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty());
+    let observed = if steps.is_empty() { observed } else { change(session, order, &steps, &hosts, brought)? };
+    let there = |interface: &&WantedInterface| {
+        plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty())
+    };
     brought.up = order.wanted.iter().filter(there).map(|interface| interface.name.clone()).collect();
     if brought.up.len() < order.wanted.len() && brought.problems.is_empty() {
-        brought.problems.push(Problem::new(Reason::AttachFailed, "the interfaces changed while they were being attached"));
+        brought.problems.push(Problem::new(
+            Reason::AttachFailed,
+            "the interfaces changed while they were being attached",
+        ));
     }
     mark(session, order, observed.marker.as_deref(), still, brought);
     Ok(())
@@ -99,7 +111,13 @@ fn plan_each(order: &Order, observed: &Observed, brought: &mut Brought) -> Vec<S
 }
 
 /// Applies the steps and looks again.
-fn change(session: &mut dyn Session, order: &Order, steps: Vec<Step>, hosts: &[&str], brought: &mut Brought) -> Result<Observed, NetError> {
+fn change(
+    session: &mut dyn Session,
+    order: &Order,
+    steps: &[Step],
+    hosts: &[&str],
+    brought: &mut Brought,
+) -> Result<Observed, NetError> {
     let repair = order.was_up_in == Some(brought.cookie);
     let first = steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     if repair && !order.may_repair {
@@ -108,7 +126,7 @@ fn change(session: &mut dyn Session, order: &Order, steps: Vec<Step>, hosts: &[&
         return session.observe(hosts);
     }
     debug!(steps = %first, "changing the pod's interfaces");
-    let report = session.apply(&steps);
+    let report = session.apply(steps);
     brought.created = steps.iter().take(report.done).any(|step| matches!(step, Step::CreateVeth { .. }));
     if let Some((step, error)) = report.failed {
         brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}")));
@@ -120,12 +138,23 @@ fn change(session: &mut dyn Session, order: &Order, steps: Vec<Step>, hosts: &[&
 
 /// Sets the marker if everything promised is there; otherwise says why not. A ready marker is never taken back:
 /// the pod's containers have gone on.
-fn mark(session: &mut dyn Session, order: &Order, present: Option<&str>, still: &(dyn Fn() -> bool + Sync), brought: &mut Brought) {
+fn mark(
+    session: &mut dyn Session,
+    order: &Order,
+    present: Option<&str>,
+    still: &(dyn Fn() -> bool + Sync),
+    brought: &mut Brought,
+) {
     let problem = order.waits_for.as_ref().or(brought.problems.first());
-    let ready = Marker::Ready { uid: order.uid.clone(), cookie: Some(brought.cookie), hash: order.hash.clone() };
+    let ready =
+        Marker::Ready { uid: order.uid.clone(), cookie: Some(brought.cookie), hash: order.hash.clone() };
     let marker = match problem {
         None => ready.to_string(),
-        Some(problem) => Marker::Waiting { uid: order.uid.clone(), reason: format!("{}: {}", problem.reason, problem.message) }.to_string(),
+        Some(problem) => Marker::Waiting {
+            uid: order.uid.clone(),
+            reason: format!("{}: {}", problem.reason, problem.message),
+        }
+        .to_string(),
     };
     let is_ready = present.is_some_and(|present| opens(present, &order.uid, brought.cookie));
     if present == Some(marker.as_str()) || (is_ready && problem.is_some()) {
@@ -137,7 +166,9 @@ fn mark(session: &mut dyn Session, order: &Order, present: Option<&str>, still: 
     }
     let report = session.apply(&[Step::SetMarker { marker }]);
     match report.failed {
-        Some((step, error)) => brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}"))),
+        Some((step, error)) => {
+            brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}")));
+        }
         None => brought.marked = problem.is_none() && !is_ready,
     }
     if brought.marked {

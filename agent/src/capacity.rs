@@ -83,7 +83,13 @@ mod tests {
         let key = PodKey { namespace: "ns".into(), name: "p".into(), uid: "u".into() };
         let attachment = serde_json::json!({ "network": "blue", "networkUID": "n", "interface": "net1", "mac": "02:00:00:00:00:01" });
         let spec = serde_json::json!({ "podName": "p", "podUID": "u", "nodeName": "n", "attachments": vec![attachment; held] });
-        let record = Record { key: key.clone(), uid: "r".into(), generation: None, spec: serde_json::from_value(spec).unwrap(), status: Default::default() };
+        let record = Record {
+            key: key.clone(),
+            uid: "r".into(),
+            generation: None,
+            spec: serde_json::from_value(spec).unwrap(),
+            status: Default::default(),
+        };
         let promised = BTreeMap::from([("blue".to_owned(), promised)]);
         let pod = Pod {
             key,
@@ -110,20 +116,37 @@ mod tests {
     #[test]
     fn the_reserve_is_kept_out_of_the_promise_and_hot_plugs_are_taken_from_it() {
         let counts = Counts { owned: 28, used: 5, quarantined: 3, free: 20 };
-        let promise = |reserve, unmatched| promised(&pool(reserve, true), counts, Usage { outstanding: 0, unmatched });
+        let promise =
+            |reserve, unmatched| promised(&pool(reserve, true), counts, Usage { outstanding: 0, unmatched });
         assert_eq!((promise(0, 0), promise(4, 0), promise(4, 4), promise(4, 6)), (25, 21, 21, 19));
     }
 
     #[test]
     fn a_hot_plug_leaves_an_address_for_every_promise() {
-        let may = |free, counted| may_hotplug(&pool(0, counted), Counts { free, ..Counts::default() }, Usage { outstanding: 2, unmatched: 0 });
+        let may = |free, counted| {
+            may_hotplug(
+                &pool(0, counted),
+                Counts { free, ..Counts::default() },
+                Usage { outstanding: 2, unmatched: 0 },
+            )
+        };
         assert!(!may(2, true) && may(3, true) && may(1, false));
     }
 
     #[test]
     fn the_summary_says_what_an_admin_wants_first() {
-        let ready = NetworkOnNode { name: "blue".into(), ready: true, used: 6, owned: 28, ..NetworkOnNode::default() };
-        let not = NetworkOnNode { name: "red".into(), reason: Some("ParentDown".into()), ..NetworkOnNode::default() };
+        let ready = NetworkOnNode {
+            name: "blue".into(),
+            ready: true,
+            used: 6,
+            owned: 28,
+            ..NetworkOnNode::default()
+        };
+        let not = NetworkOnNode {
+            name: "red".into(),
+            reason: Some("ParentDown".into()),
+            ..NetworkOnNode::default()
+        };
         assert_eq!(summary(&[ready, not]), "blue 6/28, red ParentDown");
     }
 }

@@ -17,7 +17,9 @@ pub async fn run(agent: Arc<Agent>, mut events: mpsc::Receiver<HostEvent>) {
     while let Some(event) = events.recv().await {
         match event {
             HostEvent::Link { name, deleted } => {
-                let Some(uid) = agent.owner_of_link(&name) else { continue };
+                let Some(uid) = agent.owner_of_link(&name) else {
+                    continue;
+                };
                 if deleted {
                     agent.queue.add(&uid);
                 } else {

@@ -68,7 +68,9 @@ const UNSUPPORTED_RUNTIMES: [&str; 3] = ["kata", "gvisor", "runsc"];
 pub fn resolve(pod: &Pod, world: World<'_>, attached: &[Attachment]) -> Intent {
     let requests = match requests(pod) {
         Ok(requests) => requests,
-        Err(problem) => return Intent { wanted: attached.iter().map(Wanted::from).collect(), problems: vec![problem] },
+        Err(problem) => {
+            return Intent { wanted: attached.iter().map(Wanted::from).collect(), problems: vec![problem] };
+        }
     };
     if let Some(problem) = unsupported(pod).filter(|_| !requests.is_empty()) {
         return Intent { wanted: Vec::new(), problems: vec![problem] };
@@ -77,7 +79,9 @@ pub fn resolve(pod: &Pod, world: World<'_>, attached: &[Attachment]) -> Intent {
     let mut intent = Intent::default();
     for (request, interface) in named {
         match check(&request, pod, world) {
-            Ok(network_uid) => intent.wanted.push(Wanted { network: request.network, network_uid, interface }),
+            Ok(network_uid) => {
+                intent.wanted.push(Wanted { network: request.network, network_uid, interface });
+            }
             Err(problem) => intent.set_back(&request, &interface, problem, attached),
         }
     }
@@ -116,7 +120,9 @@ fn requests(pod: &Pod) -> Result<Vec<Request>, Problem> {
     match requests.iter().filter_map(|r| r.interface.as_ref()).find(|name| !names.insert(*name)) {
         Some(name) => Err(Problem::new(
             Reason::InvalidRequest,
-            format!("interface {name} is asked for and also given by a Network's attach rule; ask for another name"),
+            format!(
+                "interface {name} is asked for and also given by a Network's attach rule; ask for another name"
+            ),
         )),
         None => Ok(requests),
     }
@@ -134,7 +140,8 @@ fn unsupported(pod: &Pod) -> Option<Problem> {
 
 /// Gives every request its interface: the one asked for, the one it has, or the lowest free `netN`.
 fn name_interfaces(requests: Vec<Request>, attached: &[Attachment]) -> Vec<(Request, IfName)> {
-    let mut taken: BTreeSet<IfName> = requests.iter().filter_map(|request| request.interface.clone()).collect();
+    let mut taken: BTreeSet<IfName> =
+        requests.iter().filter_map(|request| request.interface.clone()).collect();
     let mut names: Vec<Option<IfName>> = requests.iter().map(|request| request.interface.clone()).collect();
     for (request, name) in requests.iter().zip(&mut names).filter(|(_, name)| name.is_none()) {
         let kept = attached.iter().find(|a| a.network == request.network && !taken.contains(&a.interface));
@@ -143,23 +150,35 @@ fn name_interfaces(requests: Vec<Request>, attached: &[Attachment]) -> Vec<(Requ
     }
     let mut free = (1u32..).filter_map(|n| format!("net{n}").parse::<IfName>().ok());
     let mut next = || free.find(|name| !taken.contains(name));
-    requests.into_iter().zip(names).filter_map(|(request, name)| Some((request, name.or_else(&mut next)?))).collect()
+    requests
+        .into_iter()
+        .zip(names)
+        .filter_map(|(request, name)| Some((request, name.or_else(&mut next)?)))
+        .collect()
 }
 
 fn check(request: &Request, pod: &Pod, world: World<'_>) -> Result<String, Problem> {
     let name = &request.network;
     let network = world.networks.get(name).ok_or_else(|| {
-        Problem::new(Reason::NetworkNotFound, format!("network {name} does not exist; the pod goes on once it does"))
+        Problem::new(
+            Reason::NetworkNotFound,
+            format!("network {name} does not exist; the pod goes on once it does"),
+        )
     })?;
     if network.metadata.deletion_timestamp.is_some() {
         return Err(Problem::new(Reason::NetworkTerminating, format!("network {name} is being deleted")));
     }
     if !model::is_accepted(network) {
         let why = model::acceptance_message(network).unwrap_or("the controller has not looked at it yet");
-        return Err(Problem::new(Reason::NetworkNotAccepted, format!("network {name} is not accepted: {why}")));
+        return Err(Problem::new(
+            Reason::NetworkNotAccepted,
+            format!("network {name} is not accepted: {why}"),
+        ));
     }
     if !model::is_on_node(network, world.node_labels) {
-        let message = format!("network {name} does not exist on this node: its nodeSelector does not match the node's labels");
+        let message = format!(
+            "network {name} does not exist on this node: its nodeSelector does not match the node's labels"
+        );
         return Err(Problem::new(Reason::NetworkNotOnNode, message));
     }
     check_allowed(network, pod, world.namespace_labels)?;
@@ -184,13 +203,17 @@ fn check_static(request: &Request) -> Result<(), Problem> {
         (true, Some(_)) => "mac",
         (true, None) => return Ok(()),
     };
-    let message = format!("{field} of network {}: the network does not allow values by choice (allowStatic)", request.network);
+    let message = format!(
+        "{field} of network {}: the network does not allow values by choice (allowStatic)",
+        request.network
+    );
     Err(Problem::new(Reason::InvalidRequest, message))
 }
 
 /// The hardware address of a pod's interface: locally administered, deterministic in the UID and the name.
 pub fn mac(uid: &str, interface: &IfName) -> Mac {
-    let digest = Sha256::new().chain_update(uid).chain_update([0]).chain_update(interface.as_str()).finalize();
+    let digest =
+        Sha256::new().chain_update(uid).chain_update([0]).chain_update(interface.as_str()).finalize();
     let mut octets = [0; 6];
     octets.copy_from_slice(&digest[..6]);
     // Unicast, locally administered (IEEE 802 section 8.2).
@@ -236,10 +259,20 @@ mod tests {
 
     fn attachment(network: &str, interface: &str) -> Attachment {
         let interface: IfName = interface.parse().unwrap();
-        Attachment { network: network.into(), network_uid: format!("{network}-uid"), mac: mac("u", &interface), interface, addresses: vec![] }
+        Attachment {
+            network: network.into(),
+            network_uid: format!("{network}-uid"),
+            mac: mac("u", &interface),
+            interface,
+            addresses: vec![],
+        }
     }
 
-    fn resolve_in(networks: Vec<(String, Network)>, pod: &Pod, attached: &[Attachment]) -> (Vec<String>, Vec<String>) {
+    fn resolve_in(
+        networks: Vec<(String, Network)>,
+        pod: &Pod,
+        attached: &[Attachment],
+    ) -> (Vec<String>, Vec<String>) {
         let (networks, none) = (networks.into_iter().collect(), BTreeMap::new());
         let world = World { networks: &networks, namespace_labels: &none, node_labels: &none };
         let intent = resolve(pod, world, attached);
@@ -277,9 +310,13 @@ mod tests {
 
     #[test]
     fn an_unreadable_request_takes_nothing_away() {
-        let (wanted, problems) = resolve_in(vec![network("a", &json!({}))], &pod("a,,", "[]"), &[attachment("a", "net1")]);
+        let (wanted, problems) =
+            resolve_in(vec![network("a", &json!({}))], &pod("a,,", "[]"), &[attachment("a", "net1")]);
         assert_eq!(wanted, ["a@net1"]);
-        assert!(problems[0].starts_with("InvalidRequest: annotation fairlead.dev/networks: character 3"), "{problems:?}");
+        assert!(
+            problems[0].starts_with("InvalidRequest: annotation fairlead.dev/networks: character 3"),
+            "{problems:?}"
+        );
     }
 
     #[test]
@@ -287,7 +324,10 @@ mod tests {
         let only = json!({ "allowedNamespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "x" } } } });
         let networks = vec![network("a", &only)];
         let (wanted, problems) = resolve_in(networks.clone(), &pod("a", "[]"), &[]);
-        assert_eq!((wanted.len(), problems), (0, vec!["NamespaceNotAllowed: network a does not allow namespace ns".to_owned()]));
+        assert_eq!(
+            (wanted.len(), problems),
+            (0, vec!["NamespaceNotAllowed: network a does not allow namespace ns".to_owned()])
+        );
         assert_eq!(resolve_in(networks, &pod("a", "[]"), &[attachment("a", "net1")]).0, ["a@net1"]);
     }
 
@@ -299,7 +339,11 @@ mod tests {
 
     #[test]
     fn values_by_choice_are_refused_and_never_ignored() {
-        let (wanted, problems) = resolve_in(vec![network("a", &json!({}))], &pod(r#"[{"name":"a","mac":"02:00:00:00:00:01"}]"#, "[]"), &[]);
+        let (wanted, problems) = resolve_in(
+            vec![network("a", &json!({}))],
+            &pod(r#"[{"name":"a","mac":"02:00:00:00:00:01"}]"#, "[]"),
+            &[],
+        );
         assert_eq!(wanted.len(), 0);
         assert!(problems[0].contains("allowStatic"), "{problems:?}");
     }

@@ -1,6 +1,6 @@
 //! Addresses of this node's blocks: who holds which, which are in quarantine, what to claim and what to hand back. Pure.
 //!
-//! The truth is the node's PodNetworks and the quarantine lists of its blocks; this is their image in
+//! The truth is the node's `PodNetwork`s and the quarantine lists of its blocks; this is their image in
 //! memory, made once at start and kept by the one process that writes them.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use fairlead_crds::network::{AdmittedRange, RangeState};
 use fairlead_crds::pod_network::HeldAddress;
-use fairlead_crds::{Cidr, IfName, IPBlock, Network};
+use fairlead_crds::{Cidr, IPBlock, IfName, Network};
 use jiff::Timestamp;
 
 pub use self::block::{Block, Owner};
@@ -46,7 +46,12 @@ impl Pool {
             network: network.metadata.name.clone()?,
             uid: network.metadata.uid.clone()?,
             space: ipam.space.clone(),
-            ranges: status.ranges.iter().filter(|range| range.state != RangeState::Refused).cloned().collect(),
+            ranges: status
+                .ranges
+                .iter()
+                .filter(|range| range.state != RangeState::Refused)
+                .cloned()
+                .collect(),
             quarantine: ipam.quarantine.0,
             hotplug_reserve: ipam.hotplug_reserve.into(),
             counted: network.spec.exhaustion.resource,
@@ -66,7 +71,9 @@ impl Pool {
     }
 
     fn range_of(&self, block: Cidr) -> Option<&AdmittedRange> {
-        self.ranges.iter().find(|range| range.cidr.0.contains(&block.0) && range.block_prefix == block.0.prefix_len())
+        self.ranges
+            .iter()
+            .find(|range| range.cidr.0.contains(&block.0) && range.block_prefix == block.0.prefix_len())
     }
 }
 
@@ -189,7 +196,12 @@ impl Ipam {
     ///
     /// # Errors
     /// [`Exhausted`] if a family has none; then nothing is taken of the others either.
-    pub fn allocate(&mut self, network: &str, owner: &Owner, now: Timestamp) -> Result<Vec<HeldAddress>, Exhausted> {
+    pub fn allocate(
+        &mut self,
+        network: &str,
+        owner: &Owner,
+        now: Timestamp,
+    ) -> Result<Vec<HeldAddress>, Exhausted> {
         let families: Vec<Family> = self.pools.get(network).into_iter().flat_map(Pool::families).collect();
         let mut addresses = Vec::new();
         for family in families {
@@ -208,11 +220,17 @@ impl Ipam {
     fn take(&mut self, network: &str, family: Family, owner: &Owner, now: Timestamp) -> Option<HeldAddress> {
         let pool = self.pools.get(network)?;
         let of_family = |block: &&mut Block| block.network == network && Family::of(block.cidr) == family;
-        if let Some(held) = self.blocks.values().filter(|b| b.network == network && Family::of(b.cidr) == family).find_map(|b| b.held_by(owner)) {
+        if let Some(held) = self
+            .blocks
+            .values()
+            .filter(|b| b.network == network && Family::of(b.cidr) == family)
+            .find_map(|b| b.held_by(owner))
+        {
             return Some(held);
         }
         let order = |block: &Block| pool.admitted(family).position(|range| Some(range.cidr) == block.range());
-        let mut blocks: Vec<_> = self.blocks.values_mut().filter(of_family).filter_map(|b| Some((order(b)?, b))).collect();
+        let mut blocks: Vec<_> =
+            self.blocks.values_mut().filter(of_family).filter_map(|b| Some((order(b)?, b))).collect();
         blocks.sort_by_key(|(order, block)| (*order, block.is_empty()));
         blocks.into_iter().find_map(|(_, block)| block.take(owner, now))
     }
@@ -238,21 +256,28 @@ impl Ipam {
 
     /// Puts an address of a pod into quarantine, from which it can be taken once the time is over.
     pub fn quarantine(&mut self, held: &HeldAddress, owner: &Owner, now: Timestamp) {
-        let Some(block) = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid) else { return };
+        let Some(block) = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid) else {
+            return;
+        };
         let time = self.pools.get(&block.network).map_or(fallback_quarantine(), |pool| pool.quarantine);
-        let until = jiff::SignedDuration::try_from(time).ok().and_then(|time| now.checked_add(time).ok());
-        block.quarantine(held.address.addr(), owner, until.unwrap_or(now), now);
+        block.quarantine(held.address.addr(), owner, end_of(now, time), now);
     }
 
     /// Counts of a network on this node: those of the family with the fewest owned addresses. `None` without a pool.
     pub fn counts(&self, network: &str, now: Timestamp) -> Option<Counts> {
         let pool = self.pools.get(network)?;
         let family = |family| self.family_counts(network, family, now);
-        Some(pool.families().map(family).min_by_key(|counts| (counts.free + counts.used, counts.owned)).unwrap_or_default())
+        Some(
+            pool.families()
+                .map(family)
+                .min_by_key(|counts| (counts.free + counts.used, counts.owned))
+                .unwrap_or_default(),
+        )
     }
 
     fn family_counts(&self, network: &str, family: Family, now: Timestamp) -> Counts {
-        let blocks = self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
+        let blocks =
+            self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
         blocks.map(|block| block.counts(now)).fold(Counts::default(), |sum, one| Counts {
             owned: sum.owned + one.owned,
             used: sum.used + one.used,
@@ -262,7 +287,8 @@ impl Ipam {
     }
 
     fn quarantined_until(&self, network: &str, family: Family, now: Timestamp) -> Option<Timestamp> {
-        let blocks = self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
+        let blocks =
+            self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
         blocks.filter_map(|block| block.quarantined_until(now)).min()
     }
 
@@ -274,7 +300,11 @@ impl Ipam {
     /// Blocks to claim so that every network has its spare addresses. `slots` is how many more pods the node can have.
     pub fn claims(&self, slots: u64, now: Timestamp) -> Vec<Claim> {
         let pools = self.pools.values().filter(|pool| !pool.terminating);
-        pools.flat_map(|pool| pool.families().filter_map(|family| self.claim(pool, family, slots, now)).collect::<Vec<_>>()).collect()
+        pools
+            .flat_map(|pool| {
+                pool.families().filter_map(|family| self.claim(pool, family, slots, now)).collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     fn claim(&self, pool: &Pool, family: Family, slots: u64, now: Timestamp) -> Option<Claim> {
@@ -296,8 +326,12 @@ impl Ipam {
         let mut spare: BTreeMap<(&str, Family), u64> = BTreeMap::new();
         for block in self.blocks.values().filter(|block| block.can_go(now)) {
             let family = Family::of(block.cidr);
-            let pool = self.pools.get(&block.network).filter(|pool| pool.uid == block.network_uid && !pool.terminating);
-            let range = pool.and_then(|pool| pool.admitted(family).find(|range| Some(range.cidr) == block.range()));
+            let pool = self
+                .pools
+                .get(&block.network)
+                .filter(|pool| pool.uid == block.network_uid && !pool.terminating);
+            let range =
+                pool.and_then(|pool| pool.admitted(family).find(|range| Some(range.cidr) == block.range()));
             let Some(range) = range else {
                 surplus.push(block);
                 continue;
@@ -324,6 +358,16 @@ fn block_size(range: &AdmittedRange) -> u64 {
     1u64.checked_shl(u32::from(bits - range.block_prefix.min(bits))).unwrap_or(u64::MAX)
 }
 
+/// When a quarantine that starts now ends: a whole second, rounded up, since that is what the block's status can say.
+fn end_of(now: Timestamp, time: Duration) -> Timestamp {
+    let until = jiff::SignedDuration::try_from(time)
+        .ok()
+        .and_then(|time| now.checked_add(time).ok())
+        .unwrap_or(Timestamp::MAX);
+    let up = jiff::TimestampRound::new().smallest(jiff::Unit::Second).mode(jiff::RoundMode::Ceil);
+    until.round(up).unwrap_or(until)
+}
+
 /// The quarantine of an address whose Network is unknown: the documented default.
 fn fallback_quarantine() -> Duration {
     Duration::from_secs(130)
@@ -338,13 +382,18 @@ pub fn owner(uid: &str, interface: &IfName) -> Owner {
 pub fn is_usable(range: &AdmittedRange, address: IpAddr) -> bool {
     let net = range.cidr.0;
     let edges = match net {
-        ipnet::IpNet::V4(net) if net.prefix_len() < 31 => address == net.network() || address == net.broadcast(),
+        ipnet::IpNet::V4(net) if net.prefix_len() < 31 => {
+            address == net.network() || address == net.broadcast()
+        }
         // The all-zeros address is the subnet-router anycast address (RFC 4291 section 2.6.1).
         ipnet::IpNet::V6(net) if net.prefix_len() < 127 => address == net.network(),
         _ => false,
     };
     let gateway = range.gateway.is_some_and(|gateway| gateway.0 == address);
-    net.contains(&address) && !edges && !gateway && !range.exclude.iter().any(|exclude| exclude.0.contains(&address))
+    net.contains(&address)
+        && !edges
+        && !gateway
+        && !range.exclude.iter().any(|exclude| exclude.0.contains(&address))
 }
 
 #[cfg(test)]

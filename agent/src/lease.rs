@@ -39,12 +39,20 @@ impl Lease {
     /// The Lease of the named node, held by the agent pod with the given UID.
     pub fn new(client: Client, node: &str, holder: &str) -> Arc<Self> {
         let (fresh_until, lapsed) = (AtomicU64::new(0), AtomicBool::new(false));
-        Arc::new(Self { client, node: node.to_owned(), holder: holder.to_owned(), started: Instant::now(), fresh_until, lapsed })
+        Arc::new(Self {
+            client,
+            node: node.to_owned(),
+            holder: holder.to_owned(),
+            started: Instant::now(),
+            fresh_until,
+            lapsed,
+        })
     }
 
     /// Whether the agent may allocate, attach and mark.
     pub fn is_fresh(&self) -> bool {
-        self.started.elapsed().as_secs() < self.fresh_until.load(Ordering::Acquire) && !self.lapsed.load(Ordering::Acquire)
+        self.started.elapsed().as_secs() < self.fresh_until.load(Ordering::Acquire)
+            && !self.lapsed.load(Ordering::Acquire)
     }
 
     /// Takes or renews the Lease once.

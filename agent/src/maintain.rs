@@ -43,7 +43,8 @@ pub async fn addresses(agent: Arc<Agent>, cancel: CancellationToken) {
             () = agent.blocks.gained() => {}
         }
         let waits = |pod: &&Pod| pod.condition.as_ref().is_none_or(|condition| !condition.ready);
-        let uids: Vec<String> = agent.view.lock().pods.values().filter(waits).map(|pod| pod.key.uid.clone()).collect();
+        let uids: Vec<String> =
+            agent.view.lock().pods.values().filter(waits).map(|pod| pod.key.uid.clone()).collect();
         agent.queue.add_all(uids);
         agent.changed.notify_one();
     }

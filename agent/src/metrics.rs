@@ -65,13 +65,27 @@ impl Metrics {
     /// Registers everything under the prefix `fairlead`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("fairlead");
-        registry.register_with_unit("attach_duration", "Time from seeing a pod's sandbox to the marker", Unit::Seconds, self.attach.0.clone());
-        registry.register_with_unit("release_duration", "Time from the proof that a pod is gone to the end of its record", Unit::Seconds, self.release.0.clone());
+        registry.register_with_unit(
+            "attach_duration",
+            "Time from seeing a pod's sandbox to the marker",
+            Unit::Seconds,
+            self.attach.0.clone(),
+        );
+        registry.register_with_unit(
+            "release_duration",
+            "Time from the proof that a pod is gone to the end of its record",
+            Unit::Seconds,
+            self.release.0.clone(),
+        );
         registry.register("attach_failures", "Rounds that ended with a pod waiting", self.failures.clone());
         registry.register("reconcile", "Rounds", self.rounds.clone());
         registry.register("api_writes", "Writes to the API server", self.writes.clone());
         registry.register("netlink_messages", "Netlink requests since the start", self.netlink.clone());
-        registry.register("repairs", "Things put back after something else had changed them", self.repairs.clone());
+        registry.register(
+            "repairs",
+            "Things put back after something else had changed them",
+            self.repairs.clone(),
+        );
         registry.register("addresses", "Addresses of this node", self.addresses.clone());
         registry.register("pods", "Pods of this node", self.pods.clone());
         registry.register("lease_fresh", "1 while the agent may attach", self.lease.clone());
@@ -141,8 +155,16 @@ mod tests {
         metrics.register(&mut registry);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        let known = |name: &str| fairlead_crds::catalogue::METRICS.iter().any(|metric| metric.name.trim_end_matches("_total") == name);
-        for name in text.lines().filter_map(|line| line.strip_prefix("# HELP ")).filter_map(|line| line.split(' ').next()) {
+        let known = |name: &str| {
+            fairlead_crds::catalogue::METRICS
+                .iter()
+                .any(|metric| metric.name.trim_end_matches("_total") == name)
+        };
+        for name in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# HELP "))
+            .filter_map(|line| line.split(' ').next())
+        {
             assert!(known(name), "{name} is not in the catalogue");
         }
     }

@@ -25,6 +25,7 @@ impl fmt::Display for PodKey {
 
 /// What the agent reads of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts of a pod")]
 pub struct Pod {
     /// Its identity.
     pub key: PodKey,
@@ -78,7 +79,8 @@ impl TryFrom<core::Pod> for Pod {
         let spec = pod.spec.ok_or("pod without spec")?;
         let status = pod.status.unwrap_or_default();
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
-        let gate = spec.init_containers.iter().flatten().next().filter(|first| first.name == names::GATE_CONTAINER);
+        let gate =
+            spec.init_containers.iter().flatten().next().filter(|first| first.name == names::GATE_CONTAINER);
         Ok(Self {
             key: PodKey {
                 namespace: pod.metadata.namespace.ok_or("pod without namespace")?,
@@ -93,7 +95,12 @@ impl TryFrom<core::Pod> for Pod {
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gated: gate.is_some(),
             promised: gate.map(promised).unwrap_or_default(),
-            condition: status.conditions.iter().flatten().find(|c| c.type_ == names::NETWORK_READY).map(condition),
+            condition: status
+                .conditions
+                .iter()
+                .flatten()
+                .find(|c| c.type_ == names::NETWORK_READY)
+                .map(condition),
         })
     }
 }

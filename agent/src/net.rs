@@ -139,7 +139,11 @@ pub trait Net: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the namespace cannot be entered. Errors of `work` are its own.
-    fn enter(&self, namespace: &Namespace, work: &mut (dyn FnMut(&mut dyn Session) + Send)) -> Result<(), NetError>;
+    fn enter(
+        &self,
+        namespace: &Namespace,
+        work: &mut (dyn FnMut(&mut dyn Session) + Send),
+    ) -> Result<(), NetError>;
 
     /// Brings a bridge to what is wanted, or says why it cannot be. Writes nothing if it is there.
     ///

@@ -39,7 +39,13 @@ const COUNT_EVERY: Duration = Duration::from_secs(30);
 
 impl Publisher {
     /// Publishes for the named node; `changed` tells when to look.
-    pub fn new(client: Client, node: &str, view: Arc<View>, metrics: Arc<Metrics>, changed: Arc<Notify>) -> Self {
+    pub fn new(
+        client: Client,
+        node: &str,
+        view: Arc<View>,
+        metrics: Arc<Metrics>,
+        changed: Arc<Notify>,
+    ) -> Self {
         Self { client, node: node.to_owned(), view, metrics, changed, written: None }
     }
 
@@ -76,8 +82,11 @@ impl Publisher {
         let status = status(&view, self.written.as_ref(), Timestamp::now());
         self.count(&view, &status);
         drop(view);
-        let Some(written) = &self.written else { return Some((status, true)) };
-        let urgent = capacity::promise_changed(&written.networks, &status.networks) || written.conditions != status.conditions;
+        let Some(written) = &self.written else {
+            return Some((status, true));
+        };
+        let urgent = capacity::promise_changed(&written.networks, &status.networks)
+            || written.conditions != status.conditions;
         (*written != status).then_some((status, urgent))
     }
 
@@ -87,7 +96,9 @@ impl Publisher {
             self.metrics.addresses(&network.name, "free", network.free);
             self.metrics.addresses(&network.name, "quarantined", network.quarantined);
         }
-        let ready = |record: &&model::Record| record.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = |record: &&model::Record| {
+            record.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        };
         let attached = view.records.values().filter(ready).count();
         self.metrics.pods("attached", attached);
         self.metrics.pods("waiting", view.records.len() - attached);
@@ -102,7 +113,12 @@ impl Publisher {
         let value = |status: &NodeNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
         if let Some(change) = merge_patch(&value(&before), &value(&status)) {
             let patch = Patch::Merge(json!({ "status": change }));
-            match call("patch NodeNetwork status", api.patch_status(&self.node, &PatchParams::default(), &patch)).await {
+            match call(
+                "patch NodeNetwork status",
+                api.patch_status(&self.node, &PatchParams::default(), &patch),
+            )
+            .await
+            {
                 Err(error) => {
                     // Someone may have deleted it: look again next time.
                     self.written = None;
@@ -128,7 +144,11 @@ impl Publisher {
             block_owner_deletion: Some(false),
             controller: None,
         };
-        let metadata = ObjectMeta { name: Some(self.node.clone()), owner_references: Some(vec![owner]), ..ObjectMeta::default() };
+        let metadata = ObjectMeta {
+            name: Some(self.node.clone()),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        };
         let object = NodeNetwork { metadata, spec: NodeNetworkSpec {}, status: None };
         call("create NodeNetwork", api.create(&PostParams::default(), &object)).await?;
         Ok(NodeNetworkStatus::default())
@@ -141,7 +161,9 @@ fn status(view: &Inner, before: Option<&NodeNetworkStatus>, now: Timestamp) -> N
         .networks
         .values()
         .filter(|network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels))
-        .filter_map(|network| Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), now)))
+        .filter_map(|network| {
+            Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), now))
+        })
         .collect();
     let ready = Condition {
         type_: ConditionType::Ready.to_string(),
@@ -151,7 +173,9 @@ fn status(view: &Inner, before: Option<&NodeNetworkStatus>, now: Timestamp) -> N
         observed_generation: None,
         last_transition_time: Time(now),
     };
-    let known = before.and_then(|before| before.conditions.iter().find(|old| old.type_ == ready.type_ && old.status == ready.status));
+    let known = before.and_then(|before| {
+        before.conditions.iter().find(|old| old.type_ == ready.type_ && old.status == ready.status)
+    });
     NodeNetworkStatus {
         agent_version: Some(fairlead_crds::VERSION.to_owned()),
         holds: vec![Hold::Gate],

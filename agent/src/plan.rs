@@ -182,11 +182,25 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DeleteHostLink { host } => write!(f, "delete {host}"),
-            Self::CreateVeth { host, bridge, link, mac, mtu, .. } => {
-                write!(f, "create {link} ({mac}, mtu {mtu}) with {host} in bridge {bridge}")
+            Self::CreateVeth {
+                host,
+                bridge,
+                link,
+                mac,
+                mtu,
+                ..
+            } => {
+                write!(
+                    f,
+                    "create {link} ({mac}, mtu {mtu}) with {host} in bridge {bridge}"
+                )
             }
             Self::JoinBridge { host, bridge, .. } => write!(f, "put {host} into bridge {bridge}"),
-            Self::SetSysctls { link, ipv6 } => write!(f, "set sysctls of {link} (ipv6 {})", if *ipv6 { "on" } else { "off" }),
+            Self::SetSysctls { link, ipv6 } => write!(
+                f,
+                "set sysctls of {link} (ipv6 {})",
+                if *ipv6 { "on" } else { "off" }
+            ),
             Self::SetMtu { link, mtu, .. } => write!(f, "set mtu of {link} to {mtu}"),
             Self::LinkUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add {address} to {link}"),
@@ -223,10 +237,16 @@ impl Conflict {
 /// [`Conflict`] if something that is not ours is in the way.
 pub fn attach(wanted: &[WantedInterface], observed: &Observed) -> Result<Vec<Step>, Conflict> {
     let mut cut = Vec::new();
-    for interface in wanted.iter().filter(|interface| observed.pair(interface).is_none()) {
+    for interface in wanted
+        .iter()
+        .filter(|interface| observed.pair(interface).is_none())
+    {
         in_the_way(interface, wanted, observed, &mut cut)?;
     }
-    let mut steps: Vec<_> = cut.into_iter().map(|host| Step::DeleteHostLink { host }).collect();
+    let mut steps: Vec<_> = cut
+        .into_iter()
+        .map(|host| Step::DeleteHostLink { host })
+        .collect();
     for interface in wanted {
         match observed.pair(interface) {
             Some((host, link)) => converge(interface, host, link, &mut steps),
@@ -273,10 +293,18 @@ fn in_the_way(
         }
     };
     observed.host(&interface.host).into_iter().for_each(&mut add);
-    let Some(link) = observed.links.iter().find(|link| link.name == interface.name.as_str()) else {
+    let Some(link) = observed
+        .links
+        .iter()
+        .find(|link| link.name == interface.name.as_str())
+    else {
         return Ok(());
     };
-    let holder = observed.host.iter().find(|host| observed.joins(host, link)).ok_or_else(taken)?;
+    let holder = observed
+        .host
+        .iter()
+        .find(|host| observed.joins(host, link))
+        .ok_or_else(taken)?;
     let in_place = |other: &WantedInterface| other.host == holder.name && observed.pair(other).is_some();
     if wanted.iter().any(in_place) {
         return Err(taken());
@@ -286,27 +314,57 @@ fn in_the_way(
 }
 
 fn create(interface: &WantedInterface, steps: &mut Vec<Step>) {
-    let WantedInterface { name: link, host, bridge, mac, mtu, alias, .. } = interface.clone();
-    steps.push(Step::CreateVeth { host, bridge, link, mac, mtu, alias });
+    let WantedInterface {
+        name: link,
+        host,
+        bridge,
+        mac,
+        mtu,
+        alias,
+        ..
+    } = interface.clone();
+    steps.push(Step::CreateVeth {
+        host,
+        bridge,
+        link,
+        mac,
+        mtu,
+        alias,
+    });
     bring_up(interface, steps);
-    steps.extend(interface.addresses.iter().map(|address| add_address(interface, *address)));
+    steps.extend(
+        interface
+            .addresses
+            .iter()
+            .map(|address| add_address(interface, *address)),
+    );
     steps.extend(interface.routes.iter().map(|route| add_route(interface, route)));
 }
 
 fn converge(interface: &WantedInterface, host: &HostLink, link: &PodLink, steps: &mut Vec<Step>) {
     if host.bridge != Some(interface.bridge) || !host.up || host.alias.as_ref() != Some(&interface.alias) {
-        let WantedInterface { host, bridge, alias, .. } = interface.clone();
+        let WantedInterface {
+            host, bridge, alias, ..
+        } = interface.clone();
         steps.push(Step::JoinBridge { host, bridge, alias });
     }
     if host.mtu != interface.mtu || link.mtu != interface.mtu {
-        let WantedInterface { name: link, host, mtu, .. } = interface.clone();
+        let WantedInterface {
+            name: link,
+            host,
+            mtu,
+            ..
+        } = interface.clone();
         steps.push(Step::SetMtu { link, host, mtu });
     }
     if !link.up {
         bring_up(interface, steps);
     } else if interface.has_ipv6() && !link.ipv6 {
         // Never the other way on a link that is up: it would take away what the pod itself put there.
-        steps.push(Step::SetSysctls { link: interface.name.clone(), ipv6: true });
+        steps.push(Step::SetSysctls {
+            link: interface.name.clone(),
+            ipv6: true,
+        });
     }
     converge_addresses(interface, link, steps);
 }
@@ -315,16 +373,34 @@ fn converge(interface: &WantedInterface, host: &HostLink, link: &PodLink, steps:
 /// of its IPv4 routes. Old IPv6 ones go first: there one address cannot be on a link with two prefix lengths.
 fn converge_addresses(interface: &WantedInterface, link: &PodLink, steps: &mut Vec<Step>) {
     let name = &interface.name;
-    let stale = link.routes.iter().filter(|route| !interface.routes.contains(route));
-    steps.extend(stale.map(|route| Step::DeleteRoute { link: name.clone(), route: route.clone() }));
-    let stale = link.ours.iter().filter(|address| !interface.addresses.contains(address));
-    let delete = |address: &Cidr| Step::DeleteAddress { link: name.clone(), address: *address };
+    let stale = link
+        .routes
+        .iter()
+        .filter(|route| !interface.routes.contains(route));
+    steps.extend(stale.map(|route| Step::DeleteRoute {
+        link: name.clone(),
+        route: route.clone(),
+    }));
+    let stale = link
+        .ours
+        .iter()
+        .filter(|address| !interface.addresses.contains(address));
+    let delete = |address: &Cidr| Step::DeleteAddress {
+        link: name.clone(),
+        address: *address,
+    };
     let (old6, old4): (Vec<&Cidr>, Vec<&Cidr>) = stale.partition(|address| address.is_ipv6());
     steps.extend(old6.into_iter().map(delete));
-    let missing = interface.addresses.iter().filter(|address| !link.addresses.contains(address));
+    let missing = interface
+        .addresses
+        .iter()
+        .filter(|address| !link.addresses.contains(address));
     steps.extend(missing.map(|address| add_address(interface, *address)));
     steps.extend(old4.into_iter().map(delete));
-    let missing = interface.routes.iter().filter(|route| !link.routes.contains(route));
+    let missing = interface
+        .routes
+        .iter()
+        .filter(|route| !link.routes.contains(route));
     steps.extend(missing.map(|route| add_route(interface, route)));
 }
 
@@ -336,16 +412,25 @@ impl WantedInterface {
 
 fn bring_up(interface: &WantedInterface, steps: &mut Vec<Step>) {
     let link = interface.name.clone();
-    steps.push(Step::SetSysctls { link: link.clone(), ipv6: interface.has_ipv6() });
+    steps.push(Step::SetSysctls {
+        link: link.clone(),
+        ipv6: interface.has_ipv6(),
+    });
     steps.push(Step::LinkUp { link });
 }
 
 fn add_address(interface: &WantedInterface, address: Cidr) -> Step {
-    Step::AddAddress { link: interface.name.clone(), address }
+    Step::AddAddress {
+        link: interface.name.clone(),
+        address,
+    }
 }
 
 fn add_route(interface: &WantedInterface, route: &Route) -> Step {
-    Step::AddRoute { link: interface.name.clone(), route: route.clone() }
+    Step::AddRoute {
+        link: interface.name.clone(),
+        route: route.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -89,7 +89,8 @@ impl Queue {
         W: Fn(String) -> F + Send + Sync + 'static,
         F: Future<Output = Next> + Send + 'static,
     {
-        let (work, permits, tasks) = (Arc::new(work), Arc::new(Semaphore::new(parallel.max(1))), TaskTracker::new());
+        let (work, permits, tasks) =
+            (Arc::new(work), Arc::new(Semaphore::new(parallel.max(1))), TaskTracker::new());
         loop {
             let permit = tokio::select! {
                 () = cancel.cancelled() => break,
@@ -150,7 +151,8 @@ impl State {
     }
 
     fn pop(&mut self, now: Instant) -> Popped {
-        let due: Vec<String> = self.timers.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid.clone()).collect();
+        let due: Vec<String> =
+            self.timers.iter().filter(|(_, at)| **at <= now).map(|(uid, _)| uid.clone()).collect();
         due.iter().for_each(|uid| self.add(uid));
         match self.ready.pop_front() {
             Some(uid) => {

@@ -43,7 +43,7 @@ pub struct Agent {
     pub sandboxes: watch::Receiver<Arc<Sandboxes>>,
     /// Whether someone waits for a sandbox to come or to end.
     pub armed: watch::Sender<bool>,
-    /// PodNetworks.
+    /// `PodNetwork`s.
     pub records: Records,
     /// `IPBlock`s.
     pub blocks: Arc<Blocks>,
@@ -124,10 +124,15 @@ impl Agent {
             let view = self.view.lock();
             (view.pods.get(&uid).cloned(), view.records.get(&uid).cloned(), view.uninstalling)
         };
-        let name = pod.as_ref().map(|pod| &pod.key).or(record.as_ref().map(|record| &record.key)).map(ToString::to_string);
+        let name = pod
+            .as_ref()
+            .map(|pod| &pod.key)
+            .or(record.as_ref().map(|record| &record.key))
+            .map(ToString::to_string);
         let span = info_span!("pod", pod = name.unwrap_or_default(), uid = %uid);
         async move {
-            let round = if uninstalling { self.let_go(record).await } else { self.round(&uid, pod, record).await };
+            let round =
+                if uninstalling { self.let_go(record).await } else { self.round(&uid, pod, record).await };
             self.metrics.round(round.is_ok());
             round.unwrap_or_else(|error| {
                 warn!(%error, "will be tried again");
@@ -207,14 +212,12 @@ impl Agent {
     /// Notes whether a pod waits for a sandbox to come or to end; while one does, the runtime is asked more often.
     fn wait_for_sandbox(&self, uid: &str, waits: bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waits {
-            waiting.insert(uid.to_owned());
-        } else {
-            waiting.remove(uid);
+        if waits && waiting.insert(uid.to_owned()) {
+            // Sent for every one that begins to wait, also when others wait already: each causes a list at once.
+            self.armed.send_replace(true);
+        } else if !waits && waiting.remove(uid) && waiting.is_empty() {
+            self.armed.send_replace(false);
         }
-        let any = !waiting.is_empty();
-        drop(waiting);
-        self.armed.send_if_modified(|armed| std::mem::replace(armed, any) != any);
     }
 
     fn sandboxes(&self) -> Arc<Sandboxes> {
@@ -240,7 +243,9 @@ impl Agent {
 
     fn host_links(record: &Record) -> Vec<String> {
         let attachments = record.spec.attachments.iter();
-        attachments.map(|attachment| names::host_link(&record.key.uid, attachment.interface.as_str())).collect()
+        attachments
+            .map(|attachment| names::host_link(&record.key.uid, attachment.interface.as_str()))
+            .collect()
     }
 
     /// Runs blocking work on the kernel.

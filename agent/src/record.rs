@@ -1,4 +1,4 @@
-//! The record's edge: creates, patches and removes PodNetworks of this node, and the pods' condition.
+//! The record's edge: creates, patches and removes `PodNetwork`s of this node, and the pods' condition.
 //!
 //! At most five writes in a pod's life: record, status, condition, delete, finalizer.
 
@@ -87,7 +87,8 @@ impl Records {
 
     fn object(&self, pod: &Pod, attachments: Vec<Attachment>) -> PodNetwork {
         let PodKey { namespace, name, uid } = pod.key.clone();
-        let labels = [(names::POD_LABEL, names::pod_label(&name)), (names::NODE_LABEL, names::pod_label(&self.node))];
+        let labels =
+            [(names::POD_LABEL, names::pod_label(&name)), (names::NODE_LABEL, names::pod_label(&self.node))];
         let owner = OwnerReference {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
@@ -114,7 +115,11 @@ impl Records {
     ///
     /// # Errors
     /// [`RecordError`]; nothing may be attached then.
-    pub async fn set_attachments(&self, record: &Record, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
+    pub async fn set_attachments(
+        &self,
+        record: &Record,
+        attachments: Vec<Attachment>,
+    ) -> Result<Record, RecordError> {
         if record.spec.attachments == attachments {
             return Ok(record.clone());
         }
@@ -130,10 +135,16 @@ impl Records {
     /// [`ApiError`].
     pub async fn set_status(&self, record: &Record, status: &PodNetworkStatus) -> Result<bool, ApiError> {
         let value = |status: &PodNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
-        let Some(change) = merge_patch(&value(&record.status), &value(status)) else { return Ok(false) };
+        let Some(change) = merge_patch(&value(&record.status), &value(status)) else {
+            return Ok(false);
+        };
         let patch = Patch::Merge(json!({ "metadata": { "uid": record.uid }, "status": change }));
         let api = self.api(&record.key);
-        call("patch PodNetwork status", api.patch_status(&object_name(record), &PatchParams::default(), &patch)).await?;
+        call(
+            "patch PodNetwork status",
+            api.patch_status(&object_name(record), &PatchParams::default(), &patch),
+        )
+        .await?;
         Ok(true)
     }
 
@@ -141,18 +152,26 @@ impl Records {
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn set_condition(&self, key: &PodKey, condition: &PodCondition, flipped: bool) -> Result<(), ApiError> {
+    pub async fn set_condition(
+        &self,
+        key: &PodKey,
+        condition: &PodCondition,
+        flipped: bool,
+    ) -> Result<(), ApiError> {
         let mut value = json!({
             "type": names::NETWORK_READY, "status": if condition.ready { "True" } else { "False" },
             "reason": condition.reason, "message": condition.message,
         });
         if flipped {
-            value["lastTransitionTime"] = json!(Timestamp::now().round(jiff::Unit::Second).unwrap_or(Timestamp::now()).to_string());
+            value["lastTransitionTime"] =
+                json!(Timestamp::now().round(jiff::Unit::Second).unwrap_or(Timestamp::now()).to_string());
         }
         let patch = json!({ "metadata": { "uid": key.uid }, "status": { "conditions": [value] } });
         let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let patch = Patch::Strategic(patch);
-        match call("patch the pod's condition", pods.patch_status(&key.name, &PatchParams::default(), &patch)).await {
+        match call("patch the pod's condition", pods.patch_status(&key.name, &PatchParams::default(), &patch))
+            .await
+        {
             Err(error) if !error.is_not_found() && !is_conflict(&error) => Err(error),
             _ => Ok(()),
         }
@@ -202,7 +221,8 @@ impl Records {
         if found.uid().as_deref() != Some(&record.uid) {
             return Ok(());
         }
-        let Some(index) = found.finalizers().iter().position(|name| name == names::POD_NETWORK_FINALIZER) else {
+        let Some(index) = found.finalizers().iter().position(|name| name == names::POD_NETWORK_FINALIZER)
+        else {
             return Ok(());
         };
         let at = format!("/metadata/finalizers/{index}");
@@ -216,7 +236,9 @@ impl Records {
     async fn patch_json(&self, record: &Record, patch: Value) -> Result<(), ApiError> {
         let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap_or_default());
         let (api, name) = (self.api(&record.key), object_name(record));
-        call("remove the finalizer of a PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await.map(drop)
+        call("remove the finalizer of a PodNetwork", api.patch(&name, &PatchParams::default(), &patch))
+            .await
+            .map(drop)
     }
 
     fn api(&self, key: &PodKey) -> Api<PodNetwork> {

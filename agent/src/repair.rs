@@ -25,7 +25,7 @@ impl Budget {
     pub fn take(&mut self, now: Instant) -> Result<(), Duration> {
         self.at.retain(|at| now.duration_since(*at) < WITHIN);
         match self.at.first() {
-            Some(first) if self.at.len() >= MOST => Err(WITHIN - now.duration_since(*first)),
+            Some(first) if self.at.len() >= MOST => Err(WITHIN.saturating_sub(now.duration_since(*first))),
             _ => {
                 self.at.push(now);
                 Ok(())

@@ -85,13 +85,15 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
     startup::check_kubernetes(&client).await?;
 
     let (armed, wants) = watch::channel(false);
-    let (subscription, watching) = sandbox::watch::watch(runtime.clone(), wants, Timing::default(), cancel.clone());
+    let (subscription, watching) =
+        sandbox::watch::watch(runtime.clone(), wants, Timing::default(), cancel.clone());
     tasks.spawn(watching);
 
     let view = Arc::new(View::default());
     let (changed, networks_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let lease = Lease::new(client.clone(), &args.node_name, &args.agent_uid);
-    let blocks = Arc::new(Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease)));
+    let blocks =
+        Arc::new(Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease)));
     let net: Arc<dyn Net> = kernel.clone();
     let agent = Arc::new(Agent {
         bridges: Arc::new(Bridges::new(Arc::clone(&net), Arc::clone(&view))),
@@ -137,7 +139,12 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
 }
 
 /// Waits until everything that has to be known is known; nothing is done in the kernel before, but cutting orphans.
-async fn rebuild(agent: &Arc<Agent>, sources: &Sources, sandboxes: &Subscription, cancel: &CancellationToken) -> Result<()> {
+async fn rebuild(
+    agent: &Arc<Agent>,
+    sources: &Sources,
+    sandboxes: &Subscription,
+    cancel: &CancellationToken,
+) -> Result<()> {
     let known = async {
         while let Err(error) = agent.lease.renew().await {
             warn!(%error, "the agent's Lease is not renewed yet");
@@ -182,15 +189,23 @@ fn spawn_all(
     tasks.spawn(maintain::addresses(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
     tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
-    let publisher =
-        Publisher::new(client, &args.node_name, Arc::clone(&agent.view), Arc::clone(&agent.metrics), Arc::clone(&agent.changed));
+    let publisher = Publisher::new(
+        client,
+        &args.node_name,
+        Arc::clone(&agent.view),
+        Arc::clone(&agent.metrics),
+        Arc::clone(&agent.changed),
+    );
     tasks.spawn(publisher.run(cancel.clone()));
     let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());
     tasks.spawn(async move { blocks.run(stop).await });
     let (leased, stop) = (Arc::clone(agent), cancel.clone());
     tasks.spawn(async move { leased.lease.run(stop, || leased.blocks.load()).await });
-    let (queue, worker, parallel, stop) = (agent.queue.clone(), Arc::clone(agent), args.parallel.into(), cancel.clone());
-    tasks.spawn(async move { queue.run(parallel, stop, move |uid| Arc::clone(&worker).reconcile(uid)).await });
+    let (queue, worker, parallel, stop) =
+        (agent.queue.clone(), Arc::clone(agent), args.parallel.into(), cancel.clone());
+    tasks.spawn(async move {
+        queue.run(parallel, stop, move |uid| Arc::clone(&worker).reconcile(uid)).await;
+    });
     info!("agent is at work");
     Ok(())
 }

@@ -11,8 +11,8 @@ use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1 as core;
 use kube::api::Api;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
@@ -41,7 +41,14 @@ const SOURCES: usize = 5;
 
 impl Sources {
     /// Sources of the named node.
-    pub fn new(client: Client, node: &str, view: Arc<View>, queue: Queue, changed: Arc<Notify>, networks_changed: Arc<Notify>) -> Self {
+    pub fn new(
+        client: Client,
+        node: &str,
+        view: Arc<View>,
+        queue: Queue,
+        changed: Arc<Notify>,
+        networks_changed: Arc<Notify>,
+    ) -> Self {
         let (synced, _) = watch::channel(0);
         Self { client, node: node.to_owned(), view, queue, changed, networks_changed, synced }
     }
@@ -57,7 +64,12 @@ impl Sources {
         self.watch(tasks, cancel, admission, Sources::admission);
         // Metadata only: asking for the partial type makes the API server leave out the rest.
         let namespaces = Api::<PartialObjectMeta<core::Namespace>>::all(self.client.clone());
-        self.follow(tasks, cancel, watcher::watcher(namespaces, watcher::Config::default()), Sources::namespace);
+        self.follow(
+            tasks,
+            cancel,
+            watcher::watcher(namespaces, watcher::Config::default()),
+            Sources::namespace,
+        );
     }
 
     /// Returns once every source has seen everything there is.
@@ -67,8 +79,13 @@ impl Sources {
         drop(synced.wait_for(|count| *count >= SOURCES).await);
     }
 
-    fn watch<K>(&self, tasks: &TaskTracker, cancel: &CancellationToken, config: watcher::Config, handle: fn(&Self, &mut Inner, &mut Seen, Event<K>))
-    where
+    fn watch<K>(
+        &self,
+        tasks: &TaskTracker,
+        cancel: &CancellationToken,
+        config: watcher::Config,
+        handle: fn(&Self, &mut Inner, &mut Seen, Event<K>),
+    ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
         let stream = watcher::watcher(Api::<K>::all(self.client.clone()), config);
@@ -110,9 +127,12 @@ impl Sources {
     fn pod(&self, view: &mut Inner, seen: &mut Seen, event: Event<core::Pod>) {
         match event {
             Event::Init => seen.pods.clear(),
-            Event::InitApply(pod) => drop(Pod::try_from(pod).map(|pod| seen.pods.insert(pod.key.uid.clone(), pod))),
+            Event::InitApply(pod) => {
+                drop(Pod::try_from(pod).map(|pod| seen.pods.insert(pod.key.uid.clone(), pod)));
+            }
             Event::InitDone => {
-                let gone: Vec<String> = view.pods.keys().filter(|uid| !seen.pods.contains_key(*uid)).cloned().collect();
+                let gone: Vec<String> =
+                    view.pods.keys().filter(|uid| !seen.pods.contains_key(*uid)).cloned().collect();
                 view.pods = std::mem::take(&mut seen.pods);
                 self.queue.add_all(gone.into_iter().chain(view.pods.keys().cloned()));
             }
@@ -152,7 +172,9 @@ impl Sources {
             }
             Event::InitDone => view.set_networks(std::mem::take(&mut seen.networks)),
             Event::Apply(network) => view.apply_network(network),
-            Event::Delete(network) => view.delete_network(network.metadata.name.as_deref().unwrap_or_default()),
+            Event::Delete(network) => {
+                view.delete_network(network.metadata.name.as_deref().unwrap_or_default());
+            }
         }
         self.everything_changed(view);
         self.networks_changed.notify_one();
@@ -172,18 +194,30 @@ impl Sources {
             Event::Apply(namespace) => {
                 if let Some((name, labels)) = entry(namespace) {
                     if view.namespaces.get(&name) != Some(&labels) {
-                        self.queue.add_all(view.pods.values().filter(|pod| pod.key.namespace == name).map(|pod| pod.key.uid.clone()));
+                        self.queue.add_all(
+                            view.pods
+                                .values()
+                                .filter(|pod| pod.key.namespace == name)
+                                .map(|pod| pod.key.uid.clone()),
+                        );
                     }
                     view.namespaces.insert(name, labels);
                 }
             }
-            Event::Delete(namespace) => drop(entry(namespace).and_then(|(name, _)| view.namespaces.remove(&name))),
+            Event::Delete(namespace) => {
+                drop(entry(namespace).and_then(|(name, _)| view.namespaces.remove(&name)));
+            }
         }
     }
 
     fn node(&self, view: &mut Inner, _: &mut Seen, event: Event<core::Node>) {
-        let (Event::InitApply(node) | Event::Apply(node)) = event else { return };
-        let pods = node.status.and_then(|status| status.allocatable).and_then(|mut allocatable| allocatable.remove("pods"));
+        let (Event::InitApply(node) | Event::Apply(node)) = event else {
+            return;
+        };
+        let pods = node
+            .status
+            .and_then(|status| status.allocatable)
+            .and_then(|mut allocatable| allocatable.remove("pods"));
         let node = Node {
             uid: node.metadata.uid.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),

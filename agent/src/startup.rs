@@ -26,11 +26,17 @@ const KUBERNETES_MINOR: u32 = 36;
 /// # Errors
 /// If the socket cannot be made for another reason than that another agent holds it.
 pub async fn only_agent(cancel: &CancellationToken) -> Result<UnixListener> {
-    let address = SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+    let address =
+        SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+    let mut told = false;
     loop {
         match UnixListener::bind_addr(&address) {
             Ok(socket) => return Ok(socket),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => info!("waiting for the other agent of this node to end"),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                if !std::mem::replace(&mut told, true) {
+                    info!("waiting for the other agent of this node to end");
+                }
+            }
             Err(error) => return Err(error).context("cannot hold the agent's socket"),
         }
         tokio::select! {
@@ -48,7 +54,10 @@ pub async fn check_kubernetes(client: &Client) -> Result<()> {
     let version = client.apiserver_version().await.context("cannot ask the API server for its version")?;
     let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
     if version.major == "1" && minor.parse::<u32>().unwrap_or(0) < KUBERNETES_MINOR {
-        bail!("Kubernetes {} is too old: fairlead needs 1.{KUBERNETES_MINOR} for mutating admission policies", version.git_version);
+        bail!(
+            "Kubernetes {} is too old: fairlead needs 1.{KUBERNETES_MINOR} for mutating admission policies",
+            version.git_version
+        );
     }
     Ok(())
 }

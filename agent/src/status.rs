@@ -51,7 +51,8 @@ pub struct Facts<'a> {
 /// The status of a record. Conditions that did not change keep their time, so that an unchanged status is equal.
 pub fn build(facts: &Facts<'_>, before: &PodNetworkStatus, now: Timestamp) -> PodNetworkStatus {
     let join = |parts: Vec<String>| (!parts.is_empty()).then(|| parts.join(","));
-    let addresses = facts.attachments.iter().flat_map(|a| &a.addresses).map(|held| held.address.addr().to_string());
+    let addresses =
+        facts.attachments.iter().flat_map(|a| &a.addresses).map(|held| held.address.addr().to_string());
     PodNetworkStatus {
         observed_generation: facts.generation,
         networks: join(facts.attachments.iter().map(|attachment| attachment.network.clone()).collect()),
@@ -79,7 +80,8 @@ fn conditions(facts: &Facts<'_>, before: &PodNetworkStatus, now: Timestamp) -> V
     let condition = |type_: ConditionType, status: bool, reason: Reason, message: &str| {
         let old = before.conditions.iter().find(|old| old.type_ == type_.as_str());
         let status = if status { "True" } else { "False" };
-        let since = old.filter(|old| old.status == status).map_or(Time(now), |old| old.last_transition_time.clone());
+        let since =
+            old.filter(|old| old.status == status).map_or(Time(now), |old| old.last_transition_time.clone());
         Condition {
             type_: type_.to_string(),
             status: status.to_owned(),
@@ -123,7 +125,9 @@ fn mismatch(facts: &Facts<'_>) -> Option<String> {
         .collect();
     differing.sort_unstable();
     differing.dedup();
-    let words = differing.iter().map(|(network, asked)| format!("{network}: {} held, {asked} asked for", held(network)));
+    let words = differing
+        .iter()
+        .map(|(network, asked)| format!("{network}: {} held, {asked} asked for", held(network)));
     (!differing.is_empty()).then(|| words.collect::<Vec<_>>().join("; "))
 }
 
@@ -150,7 +154,10 @@ mod tests {
             terminal: false,
             deleting: false,
             gated,
-            promised: promised.iter().map(|(network, count)| ((*network).to_owned(), *count)).collect::<BTreeMap<_, _>>(),
+            promised: promised
+                .iter()
+                .map(|(network, count)| ((*network).to_owned(), *count))
+                .collect::<BTreeMap<_, _>>(),
             condition: None,
         }
     }
@@ -166,7 +173,8 @@ mod tests {
     fn build_at(pod: &Pod, progress: &Progress, before: &PodNetworkStatus, second: i64) -> PodNetworkStatus {
         let attachments = [attachment()];
         let up = [Attached { attachment: attachment(), mtu: 1500, gateways: vec![], routes: vec![] }];
-        let facts = Facts { pod, generation: Some(1), attachments: &attachments, sandbox: None, up: &up, progress };
+        let facts =
+            Facts { pod, generation: Some(1), attachments: &attachments, sandbox: None, up: &up, progress };
         build(&facts, before, Timestamp::from_second(second).unwrap())
     }
 
@@ -185,7 +193,11 @@ mod tests {
         let waiting = Progress::Waiting(Problem::new(Reason::NoAddresses, "network blue has no address"));
         let first = build_at(&pod, &waiting, &PodNetworkStatus::default(), 1);
         let second = build_at(&pod, &Progress::Attached, &first, 99);
-        let times: Vec<_> = second.conditions.iter().map(|c| (c.type_.as_str(), c.last_transition_time.0.as_second())).collect();
+        let times: Vec<_> = second
+            .conditions
+            .iter()
+            .map(|c| (c.type_.as_str(), c.last_transition_time.0.as_second()))
+            .collect();
         assert_eq!(times, [("Ready", 99), ("Held", 1)]);
         assert_eq!(first.conditions[1].reason, "AdmittedWithoutGate");
     }
@@ -198,6 +210,9 @@ mod tests {
         };
         assert_eq!(reasons(&pod(true, &[("blue", 1)])), None);
         assert_eq!(reasons(&pod(true, &[])), None);
-        assert_eq!(reasons(&pod(true, &[("blue", 2), ("red", 1)])).as_deref(), Some("blue: 1 held, 2 asked for; red: 0 held, 1 asked for"));
+        assert_eq!(
+            reasons(&pod(true, &[("blue", 2), ("red", 1)])).as_deref(),
+            Some("blue: 1 held, 2 asked for; red: 0 held, 1 asked for")
+        );
     }
 }

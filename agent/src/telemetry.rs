@@ -7,7 +7,13 @@ use tracing_subscriber::EnvFilter;
 /// # Errors
 /// If the filter cannot be read, or logging was started already.
 pub fn start(filter: &str, json: bool) -> anyhow::Result<()> {
-    let builder = tracing_subscriber::fmt().with_env_filter(EnvFilter::try_new(filter)?).with_writer(std::io::stderr);
-    let started = if json { builder.json().try_init() } else { builder.try_init() };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(filter)?)
+        .with_writer(std::io::stderr);
+    let started = if json {
+        builder.json().try_init()
+    } else {
+        builder.try_init()
+    };
     started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
 }

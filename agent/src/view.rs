@@ -68,7 +68,8 @@ impl Inner {
     }
 
     fn refresh_pools(&mut self) {
-        let pools = self.networks.values().filter(|network| crate::model::is_accepted(network)).filter_map(Pool::of);
+        let pools =
+            self.networks.values().filter(|network| crate::model::is_accepted(network)).filter_map(Pool::of);
         self.ipam.set_pools(pools);
     }
 

@@ -2,6 +2,9 @@
 
 mod kernel {
     pub mod attach;
+    pub mod bridges;
+    pub mod host;
+    pub mod privileges;
 }
 #[path = "kernel/world.rs"]
 mod world;

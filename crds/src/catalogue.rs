@@ -140,7 +140,17 @@ pub fn markdown() -> String {
 
 fn section<'a>(page: &mut String, title: &str, head: [&str; 3], rows: impl Iterator<Item = [&'a str; 3]>) {
     let [a, b, c] = head;
-    page.push_str(&format!("\n## {title}\n\n| {a} | {b} | {c} |\n|---|---|---|\n"));
+    page.extend([
+        "\n## ",
+        title,
+        "\n\n| ",
+        a,
+        " | ",
+        b,
+        " | ",
+        c,
+        " |\n|---|---|---|\n",
+    ]);
     page.extend(rows.map(|[a, b, c]| format!("| `{a}` | {b} | {c} |\n")));
 }
 

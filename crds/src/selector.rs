@@ -30,7 +30,7 @@ pub struct Requirement {
     pub key: String,
     /// How the label's value relates to `values`.
     pub operator: Operator,
-    /// The values of In and NotIn.
+    /// The values of `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 63)))]
     pub values: Vec<String>,

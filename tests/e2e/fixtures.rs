@@ -1,9 +1,9 @@
 //! Manifests that trials are made of, with names and ranges that no other trial uses.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use fairlead_crds::{PodNetwork, Reason, names};
+use fairlead_crds::{Network, PodNetwork, Reason, names};
 use fairlead_tests::{fairlead, layout, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
@@ -13,6 +13,9 @@ use crate::trial::Env;
 
 /// How long a healthy cluster needs for anything.
 pub const SOON: Duration = Duration::from_secs(40);
+
+/// How long a freed address rests in these Networks.
+pub const QUARANTINE: Duration = Duration::from_secs(5);
 
 /// The bridge of all Networks with the uplink: a device can be a port of one bridge only.
 const UPLINK_BRIDGE: &str = "br-uplink";
@@ -186,11 +189,50 @@ pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result
                 ready.status,
                 ready.message
             );
-            ensure!(!ready.message.is_empty(), "a reason without a sentence");
+            let is_sentence = ready.message.split_whitespace().count() > 2 && !ready.message.contains('\n');
+            ensure!(is_sentence, "{:?} is no sentence", ready.message);
             Ok(ready.message)
         },
     )
     .await
+}
+
+/// Waits until the gate of a pod has said something, and gives its log.
+pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Duration) -> Result<String> {
+    wait::until(timeout, &format!("the gate of {pod} to say `{something}`"), || async {
+        let said = env.kubectl(&["logs", pod, "-c", names::GATE_CONTAINER]).await?;
+        ensure!(said.contains(something), "it says {said:?}");
+        Ok(said)
+    })
+    .await
+}
+
+/// Waits until nothing of earlier trials is left that an agent still works on.
+pub async fn wait_for_quiet(env: &Env) -> Result<()> {
+    let records: Api<PodNetwork> = Api::all(env.cluster.client());
+    let networks: Api<Network> = Api::all(env.cluster.client());
+    wait::until(SOON, "earlier trials to be cleaned up", || async {
+        let records = records.list(&ListParams::default()).await?.items;
+        let foreign = records.iter().filter(|record| record.namespace().as_ref() != Some(&env.namespace)).count();
+        let networks = networks.list(&ListParams::default()).await?.items;
+        let leaving = networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some()).count();
+        ensure!(foreign + leaving == 0, "{foreign} records and {leaving} Networks are left");
+        Ok(())
+    })
+    .await
+}
+
+/// The rows of `kubectl get`, by the titles of their columns. Cells must not be empty.
+pub async fn table(env: &Env, kind: &str) -> Result<Vec<BTreeMap<String, String>>> {
+    let printed = env.kubectl(&["get", kind]).await?;
+    let mut lines = printed.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    let titles = lines.next().context("no rows")?;
+    lines
+        .map(|cells| {
+            ensure!(cells.len() == titles.len(), "{titles:?} does not fit {cells:?}");
+            Ok(titles.iter().cloned().zip(cells).collect())
+        })
+        .collect()
 }
 
 /// Checks that a pod's own containers have not started.
@@ -214,66 +256,4 @@ pub async fn is_held(env: &Env, pod: &str) -> Result<()> {
         ensure!(waiting, "{} does not wait", container.name);
     }
     Ok(())
-}
-
-/// What has to be gone after a pod: its record, and its links on the node.
-#[derive(Clone, Debug)]
-pub struct Traces {
-    pod: String,
-    node: String,
-    links: Vec<String>,
-    /// Addresses in CIDR form.
-    pub addresses: Vec<String>,
-}
-
-/// Notes what a running pod leaves if nobody cleans up.
-pub async fn traces(env: &Env, pod: &str) -> Result<Traces> {
-    let record = record(env, pod).await?;
-    let interfaces = record.status.map(|status| status.interfaces).unwrap_or_default();
-    let links: Vec<_> = interfaces
-        .into_iter()
-        .filter_map(|interface| interface.host_interface)
-        .collect();
-    ensure!(!links.is_empty(), "{pod} has no link on its node");
-    let traces = Traces {
-        pod: pod.to_owned(),
-        node: record.spec.node_name,
-        links,
-        addresses: addresses(env, pod, "net1").await?,
-    };
-    ensure!(
-        traces.left(env).await?.len() > 1,
-        "the record and the links of a running pod must be seen"
-    );
-    Ok(traces)
-}
-
-impl Traces {
-    /// What is still there.
-    async fn left(&self, env: &Env) -> Result<Vec<String>> {
-        let mut left: Vec<_> = records(env)
-            .await?
-            .into_iter()
-            .filter(|record| record.spec.pod_name == self.pod)
-            .map(|record| record.name_any())
-            .collect();
-        let links = env.cluster.node(&self.node)?.exec(&["ip", "-o", "link"]).await?;
-        left.extend(
-            self.links
-                .iter()
-                .filter(|name| links.contains(&format!(" {name}@")))
-                .cloned(),
-        );
-        Ok(left)
-    }
-
-    /// Waits until nothing is left.
-    pub async fn wait_gone(&self, env: &Env, timeout: Duration) -> Result<()> {
-        wait::until(timeout, &format!("every trace of {} to go", self.pod), || async {
-            let left = self.left(env).await?;
-            ensure!(left.is_empty(), "{left:?} are left");
-            Ok(())
-        })
-        .await
-    }
 }

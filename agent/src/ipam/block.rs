@@ -53,7 +53,11 @@ impl Block {
             cidr: block.spec.cidr,
             range: None,
             used: BTreeMap::new(),
-            quarantined: status.quarantined.into_iter().map(|q| (q.address.0, (q.until.0, q.pod_uid))).collect(),
+            quarantined: status
+                .quarantined
+                .into_iter()
+                .map(|q| (q.address.0, (q.until.0, q.pod_uid)))
+                .collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
             cursor: 0,
         })
@@ -104,7 +108,9 @@ impl Block {
     /// address rests as long as possible.
     pub(super) fn take(&mut self, owner: &Owner, now: Timestamp) -> Option<HeldAddress> {
         let size = self.size();
-        let offset = (0..size).map(|step| (self.cursor + step) % size).find(|offset| self.is_free(self.at(*offset), now))?;
+        let offset = (0..size)
+            .map(|step| (self.cursor + step) % size)
+            .find(|offset| self.is_free(self.at(*offset), now))?;
         self.cursor = (offset + 1) % size;
         let address = self.at(offset);
         self.quarantined.remove(&address);
@@ -137,7 +143,13 @@ impl Block {
     /// The quarantine list as it belongs into the block's status, without those whose time is over.
     pub fn quarantine_list(&self, now: Timestamp) -> Vec<Quarantined> {
         let waiting = self.quarantined.iter().filter(|(_, (until, _))| *until > now);
-        waiting.map(|(address, (until, uid))| Quarantined { address: Ip(*address), until: Time(*until), pod_uid: uid.clone() }).collect()
+        waiting
+            .map(|(address, (until, uid))| Quarantined {
+                address: Ip(*address),
+                until: Time(*until),
+                pod_uid: uid.clone(),
+            })
+            .collect()
     }
 
     /// The addresses held for pods of a lost node, as they belong into the block's status.

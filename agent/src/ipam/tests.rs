@@ -10,7 +10,9 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn pool(ranges: &[&str]) -> Pool {
-    let range = |cidr: &&str| serde_json::from_value(json!({ "cidr": cidr, "blockPrefix": if cidr.contains(':') { 124 } else { 28 }, "state": "Admitted" })).unwrap();
+    let range = |cidr: &&str| {
+        serde_json::from_value(json!({ "cidr": cidr, "blockPrefix": if cidr.contains(':') { 124 } else { 28 }, "state": "Admitted" })).unwrap()
+    };
     Pool {
         network: "blue".into(),
         uid: "n".into(),
@@ -72,7 +74,10 @@ fn network_broadcast_gateway_and_excluded_addresses_are_never_handed_out() {
     while let Ok(held) = ipam.allocate("blue", &pod(got.len()), T0) {
         got.extend(addresses(&held));
     }
-    assert_eq!(got, ["10.20.0.2/28", "10.20.0.3/28", "10.20.0.4/28", "10.20.0.5/28", "10.20.0.6/28", "10.20.0.7/28"]);
+    assert_eq!(
+        got,
+        ["10.20.0.2/28", "10.20.0.3/28", "10.20.0.4/28", "10.20.0.5/28", "10.20.0.6/28", "10.20.0.7/28"]
+    );
 }
 
 #[test]
@@ -82,7 +87,10 @@ fn a_freed_address_rests_for_its_quarantine_and_says_until_when() {
     let mut ipam = ipam(pool, &["10.20.0.16/32"]);
     let held = ipam.allocate("blue", &pod(1), T0).unwrap();
     ipam.quarantine(&held[0], &pod(1), at(10));
-    assert_eq!(ipam.allocate("blue", &pod(2), at(139)), Err(Exhausted { family: Family::V4, until: Some(at(140)) }));
+    assert_eq!(
+        ipam.allocate("blue", &pod(2), at(139)),
+        Err(Exhausted { family: Family::V4, until: Some(at(140)) })
+    );
     assert!(ipam.allocate("blue", &pod(2), at(140)).is_ok());
 }
 
@@ -119,7 +127,10 @@ fn a_family_without_space_takes_nothing_of_the_other() {
 fn the_second_range_is_used_when_the_first_has_no_space() {
     let mut ipam = ipam(pool(&["10.20.0.0/24", "10.30.0.0/24"]), &["10.20.0.16/28", "10.30.0.16/28"]);
     let got: Vec<_> = (0..17).flat_map(|n| addresses(&ipam.allocate("blue", &pod(n), T0).unwrap())).collect();
-    assert!(got[..16].iter().all(|address| address.starts_with("10.20.")) && got[16].starts_with("10.30."), "{got:?}");
+    assert!(
+        got[..16].iter().all(|address| address.starts_with("10.20.")) && got[16].starts_with("10.30."),
+        "{got:?}"
+    );
 }
 
 #[test]
@@ -145,7 +156,11 @@ fn addresses_held_for_a_lost_pod_are_counted_and_never_handed_out() {
 fn a_node_claims_ahead_and_less_when_blocks_are_scarce() {
     let mut blue = pool(&["10.20.0.0/16"]);
     assert_eq!(ipam(blue.clone(), &[]).claims(110, T0)[0].blocks, 1);
-    assert_eq!(ipam(blue.clone(), &["10.20.0.0/28"]).claims(110, T0)[0].blocks, 1, "15 of 16 spare addresses");
+    assert_eq!(
+        ipam(blue.clone(), &["10.20.0.0/28"]).claims(110, T0)[0].blocks,
+        1,
+        "15 of 16 spare addresses"
+    );
     assert_eq!(ipam(blue.clone(), &["10.20.0.16/28"]).claims(110, T0), []);
     assert_eq!(ipam(blue.clone(), &["10.20.0.0/28"]).claims(3, T0), [], "room for three more pods");
     blue.ranges[0].scarce = true;
@@ -158,7 +173,8 @@ fn a_node_claims_ahead_and_less_when_blocks_are_scarce() {
 #[test]
 fn empty_blocks_beyond_the_spare_are_handed_back() {
     let blocks = ["10.20.0.16/28", "10.20.0.32/28", "10.20.0.48/28", "10.20.0.64/28"];
-    let names = |ipam: &Ipam| ipam.surplus(110, T0).iter().map(|block| block.cidr.to_string()).collect::<Vec<_>>();
+    let names =
+        |ipam: &Ipam| ipam.surplus(110, T0).iter().map(|block| block.cidr.to_string()).collect::<Vec<_>>();
     assert_eq!(names(&ipam(pool(&["10.20.0.0/16"]), &blocks)), ["10.20.0.16/28", "10.20.0.32/28"]);
     let terminating = Pool { terminating: true, ..pool(&["10.20.0.0/16"]) };
     assert_eq!(names(&ipam(terminating, &blocks)).len(), 4);

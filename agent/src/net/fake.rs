@@ -51,7 +51,10 @@ impl Fake {
     /// An empty node on which devices that match the globs may become uplinks.
     pub fn new(devices: &[&str]) -> Self {
         let devices = Devices::new(devices.iter().map(|glob| (*glob).to_owned()));
-        Self { devices, ..Self::default() }
+        Self {
+            devices,
+            ..Self::default()
+        }
     }
 
     /// A sandbox comes to be: a namespace at this path, with nothing but `lo` in it. Returns its cookie.
@@ -71,7 +74,12 @@ impl Fake {
 
     /// A device of the node, up, that could be an uplink.
     pub fn add_device(&self, name: &str, mtu: u32) {
-        self.world().add_device(Device { name: name.to_owned(), mtu, up: true, ..Device::default() });
+        self.world().add_device(Device {
+            name: name.to_owned(),
+            mtu,
+            up: true,
+            ..Device::default()
+        });
     }
 
     /// Something in the pod changes its links, as a container with `NET_ADMIN` can.
@@ -138,7 +146,11 @@ impl Net for Fake {
         self.wait();
         let opened = self.world().open(path);
         let (cookie, nsid) = opened.ok_or_else(|| NetError::NamespaceGone(path.display().to_string()))?;
-        Ok(Namespace { fd: None, cookie, nsid })
+        Ok(Namespace {
+            fd: None,
+            cookie,
+            nsid,
+        })
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
@@ -151,7 +163,10 @@ impl Net for Fake {
         work: &mut (dyn FnMut(&mut dyn Session) + Send),
     ) -> Result<(), NetError> {
         self.wait();
-        work(&mut FakeSession { fake: self, cookie: namespace.cookie });
+        work(&mut FakeSession {
+            fake: self,
+            cookie: namespace.cookie,
+        });
         Ok(())
     }
 
@@ -189,20 +204,37 @@ impl Session for FakeSession<'_> {
 
     fn apply(&mut self, steps: &[Step]) -> Report {
         for (done, step) in steps.iter().enumerate() {
-            let result = if self.fake.fails_now() { Err(Errno::EIO.into()) } else { self.step(step) };
+            let result = if self.fake.fails_now() {
+                Err(Errno::EIO.into())
+            } else {
+                self.step(step)
+            };
             if let Err(error) = result {
-                return Report { done, failed: Some((step.clone(), error.during(step))) };
+                return Report {
+                    done,
+                    failed: Some((step.clone(), error.during(step))),
+                };
             }
         }
-        Report { done: steps.len(), failed: None }
+        Report {
+            done: steps.len(),
+            failed: None,
+        }
     }
 
     fn announce(&mut self, link: &IfName, mac: Mac, addresses: &[Ip]) -> Result<(), NetError> {
         let mut world = self.fake.world();
         if !world.has_link(self.cookie, link.as_str()) {
-            return Err(netns::system(&format!("announce the addresses of {link}"), Errno::ENODEV));
+            return Err(netns::system(
+                &format!("announce the addresses of {link}"),
+                Errno::ENODEV,
+            ));
         }
-        world.announced.push(Announcement { link: link.clone(), mac, addresses: addresses.to_vec() });
+        world.announced.push(Announcement {
+            link: link.clone(),
+            mac,
+            addresses: addresses.to_vec(),
+        });
         Ok(())
     }
 }
@@ -229,9 +261,11 @@ impl From<Errno> for Refused {
 impl Refused {
     fn during(self, step: &Step) -> NetError {
         match self {
-            Self::Errno(errno) => {
-                NetError::Netlink { action: step.to_string(), source: errno.into(), text: None }
-            }
+            Self::Errno(errno) => NetError::Netlink {
+                action: step.to_string(),
+                source: errno.into(),
+                text: None,
+            },
             Self::NotOurs(name) => NetError::NotOurs(name),
         }
     }

@@ -6,8 +6,8 @@
 mod bridges;
 mod host;
 mod link;
-mod request;
 pub(super) mod probe;
+mod request;
 mod session;
 mod sysctl;
 
@@ -133,18 +133,31 @@ impl Kernel {
 impl Net for Kernel {
     fn open(&self, path: &Path) -> Result<Namespace, NetError> {
         let fd = netns::open(path)?;
-        let nsid = self.with_host(|socket| nsid(socket, &fd))?.map_err(|error| gone_if_no_namespace(error, path))?;
+        let nsid = self
+            .with_host(|socket| nsid(socket, &fd))?
+            .map_err(|error| gone_if_no_namespace(error, path))?;
         let cookie = netns::cookie(&fd)?;
         if cookie == self.own_cookie {
-            return Err(NetError::NotOurs(format!("{}, the node's own network namespace,", path.display())));
+            return Err(NetError::NotOurs(format!(
+                "{}, the node's own network namespace,",
+                path.display()
+            )));
         }
-        Ok(Namespace { fd: Some(fd), cookie, nsid })
+        Ok(Namespace {
+            fd: Some(fd),
+            cookie,
+            nsid,
+        })
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
         let dump = self.with_host(|socket| socket.dump(&request::dump_nsids()))?;
         let messages = dump.map_err(|refusal| refusal.during("list namespace ids"))?;
-        let mut nsids: Vec<_> = messages.into_iter().filter_map(id).filter(|id| *id >= 0).collect();
+        let mut nsids: Vec<_> = messages
+            .into_iter()
+            .filter_map(id)
+            .filter(|id| *id >= 0)
+            .collect();
         nsids.sort_unstable();
         Ok(nsids)
     }
@@ -154,10 +167,14 @@ impl Net for Kernel {
         namespace: &Namespace,
         work: &mut (dyn FnMut(&mut dyn Session) + Send),
     ) -> Result<(), NetError> {
-        let fd = namespace.fd.as_ref().ok_or_else(|| NetError::NamespaceGone("without a descriptor".into()))?;
+        let fd = namespace
+            .fd
+            .as_ref()
+            .ok_or_else(|| NetError::NamespaceGone("without a descriptor".into()))?;
         self.with_host(|host| {
             netns::run(fd.as_fd(), || {
-                let mut session = PodSession::new(self.socket()?, host, fd.as_fd(), namespace.nsid, &self.sysctls);
+                let mut session =
+                    PodSession::new(self.socket()?, host, fd.as_fd(), namespace.nsid, &self.sysctls);
                 work(&mut session);
                 Ok(())
             })
@@ -200,7 +217,9 @@ fn read_nsid(socket: &mut Socket, namespace: &OwnedFd) -> Result<Option<i32>, Ne
 }
 
 fn id(message: RouteNetlinkMessage) -> Option<i32> {
-    let RouteNetlinkMessage::NewNsId(message) = message else { return None };
+    let RouteNetlinkMessage::NewNsId(message) = message else {
+        return None;
+    };
     message.attributes.iter().find_map(|attribute| match attribute {
         NsidAttribute::Id(id) => Some(*id),
         _ => None,

@@ -21,13 +21,23 @@ pub fn run(sysctl_root: &Path, namespaces: &Path) -> Vec<String> {
     let mut missing = missing_capabilities(&status);
     // What follows would only repeat it in worse words.
     if missing.is_empty() {
-        missing.extend(enter_own().err().map(|error| format!("{error}: a seccomp profile may forbid setns")));
-        missing.extend(netns::own_cookie().err().map(|error| format!("{error}: this kernel is too old")));
+        missing.extend(
+            enter_own()
+                .err()
+                .map(|error| format!("{error}: a seccomp profile may forbid setns")),
+        );
+        missing.extend(
+            netns::own_cookie()
+                .err()
+                .map(|error| format!("{error}: this kernel is too old")),
+        );
         missing.extend(probe::run(sysctl_root));
     }
     if let Err(error) = fs::read_dir(namespaces) {
         let path = namespaces.display();
-        missing.push(format!("cannot read {path} ({error}): mount the node's {path} with mountPropagation HostToContainer"));
+        missing.push(format!(
+            "cannot read {path} ({error}): mount the node's {path} with mountPropagation HostToContainer"
+        ));
     }
     missing
 }
@@ -42,7 +52,9 @@ fn missing_capabilities(status: &str) -> Vec<String> {
         return vec!["cannot read the own capabilities in /proc/self/status".to_owned()];
     };
     let lacking = CAPABILITIES.iter().filter(|(_, bit, _)| mask >> bit & 1 == 0);
-    lacking.map(|(name, _, purpose)| format!("the capability {name} is missing, which is needed {purpose}")).collect()
+    lacking
+        .map(|(name, _, purpose)| format!("the capability {name} is missing, which is needed {purpose}"))
+        .collect()
 }
 
 #[cfg(test)]

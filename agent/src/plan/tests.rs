@@ -17,7 +17,10 @@ fn cidr(text: &str) -> Cidr {
 }
 
 fn route(to: &str, via: Option<&str>) -> Route {
-    Route { to: cidr(to), via: via.map(|via| via.parse().unwrap()) }
+    Route {
+        to: cidr(to),
+        via: via.map(|via| via.parse().unwrap()),
+    }
 }
 
 fn interface(number: u8, bridge: u32) -> WantedInterface {
@@ -27,9 +30,15 @@ fn interface(number: u8, bridge: u32) -> WantedInterface {
         mac: Mac([2, 0, 0, 0, 0, number]),
         mtu: 1500,
         bridge,
-        addresses: vec![cidr(&format!("10.{number}.0.5/16")), cidr(&format!("fd00:{number}::5/64"))],
+        addresses: vec![
+            cidr(&format!("10.{number}.0.5/16")),
+            cidr(&format!("fd00:{number}::5/64")),
+        ],
         routes: vec![
-            route(&format!("10.{}.0.0/16", number + 100), Some(&format!("10.{number}.0.1"))),
+            route(
+                &format!("10.{}.0.0/16", number + 100),
+                Some(&format!("10.{number}.0.1")),
+            ),
             route(&format!("fd01:{number}::/64"), Some(&format!("fd00:{number}::1"))),
         ],
         alias: format!("fairlead/v1;uid=uid;interface={name}"),
@@ -38,7 +47,12 @@ fn interface(number: u8, bridge: u32) -> WantedInterface {
 }
 
 fn bridge(fake: &Fake, name: &str) -> u32 {
-    let wanted = WantedBridge { name: name.parse().unwrap(), create: true, uplink: None, mtu: None };
+    let wanted = WantedBridge {
+        name: name.parse().unwrap(),
+        create: true,
+        uplink: None,
+        mtu: None,
+    };
     fake.ensure_bridge(&wanted).unwrap().index
 }
 
@@ -112,7 +126,11 @@ fn a_new_interface_is_made_in_the_order_the_kernel_needs() {
 #[test]
 fn without_ipv6_addresses_ipv6_is_off() {
     let (fake, one, _) = node();
-    let wanted = WantedInterface { addresses: vec![cidr("10.1.0.5/16")], routes: vec![], ..interface(1, one) };
+    let wanted = WantedInterface {
+        addresses: vec![cidr("10.1.0.5/16")],
+        routes: vec![],
+        ..interface(1, one)
+    };
     let steps = run(&fake, POD, &[wanted]).unwrap();
     assert_eq!(steps[1].to_string(), "set sysctls of net1 (ipv6 off)");
 }
@@ -156,7 +174,10 @@ fn a_pair_that_was_deleted_or_altered_beyond_repair_is_made_anew() {
     let host = names::host_link("uid", "net1");
     let made = repaired(|fake, _| fake.edit_pod(Path::new(POD), Vec::clear));
     assert!(made[0].starts_with("create net1"), "{made:?}");
-    for alter in [|link: &mut PodLink| link.name = "renamed".into(), |link: &mut PodLink| link.mac = Some(Mac([2; 6]))] {
+    for alter in [
+        |link: &mut PodLink| link.name = "renamed".into(),
+        |link: &mut PodLink| link.mac = Some(Mac([2; 6])),
+    ] {
         let steps = repaired(|fake, _| edit(fake, "net1", alter));
         assert_eq!(steps[0], format!("delete {host}"));
         assert!(steps[1].starts_with("create net1"), "{steps:?}");
@@ -165,8 +186,11 @@ fn a_pair_that_was_deleted_or_altered_beyond_repair_is_made_anew() {
 
 #[test]
 fn a_host_end_out_of_its_bridge_down_or_unmarked_is_put_back() {
-    let disturbances: [fn(&mut HostLink); 3] =
-        [|link| link.bridge = None, |link| link.up = false, |link| link.alias = None];
+    let disturbances: [fn(&mut HostLink); 3] = [
+        |link| link.bridge = None,
+        |link| link.up = false,
+        |link| link.alias = None,
+    ];
     for disturb in disturbances {
         let steps = repaired(|fake, _| fake.edit_host(|links| links.iter_mut().for_each(disturb)));
         assert_eq!(steps.len(), 1, "{steps:?}");
@@ -202,11 +226,21 @@ fn another_network_behind_the_same_name_replaces_addresses_and_bridge() {
 #[test]
 fn ipv6_comes_to_a_link_that_had_none() {
     let (fake, one, _) = node();
-    let only4 = WantedInterface { addresses: vec![cidr("10.1.0.5/16")], routes: vec![], ..interface(1, one) };
+    let only4 = WantedInterface {
+        addresses: vec![cidr("10.1.0.5/16")],
+        routes: vec![],
+        ..interface(1, one)
+    };
     run(&fake, POD, std::slice::from_ref(&only4)).unwrap();
-    let both = WantedInterface { addresses: interface(1, one).addresses, ..only4 };
+    let both = WantedInterface {
+        addresses: interface(1, one).addresses,
+        ..only4
+    };
     let steps = run(&fake, POD, &[both]).unwrap();
-    assert_eq!(text(&steps), ["set sysctls of net1 (ipv6 on)", "add fd00:1::5/64 to net1"]);
+    assert_eq!(
+        text(&steps),
+        ["set sysctls of net1 (ipv6 on)", "add fd00:1::5/64 to net1"]
+    );
 }
 
 #[test]
@@ -221,7 +255,13 @@ fn the_old_sandbox_is_cut_before_the_new_one_gets_its_link() {
     let wanted = [interface(1, one)];
     run(&fake, OLD, &wanted).unwrap();
     let steps = run(&fake, POD, &wanted).unwrap();
-    assert!(matches!(&steps[..2], [Step::DeleteHostLink { .. }, Step::CreateVeth { .. }]), "{steps:?}");
+    assert!(
+        matches!(
+            &steps[..2],
+            [Step::DeleteHostLink { .. }, Step::CreateVeth { .. }]
+        ),
+        "{steps:?}"
+    );
     assert_eq!(observe(&fake, OLD).links, []);
     assert_eq!(attach(&wanted, &observe(&fake, POD)), Ok(vec![]));
 }
@@ -236,7 +276,13 @@ fn two_links_that_swapped_names_are_both_cut_before_either_is_made() {
         (links[0].name, links[1].name) = (second, first);
     });
     let steps = run(&fake, POD, &wanted).unwrap();
-    assert!(matches!(&steps[..2], [Step::DeleteHostLink { .. }, Step::DeleteHostLink { .. }]), "{steps:?}");
+    assert!(
+        matches!(
+            &steps[..2],
+            [Step::DeleteHostLink { .. }, Step::DeleteHostLink { .. }]
+        ),
+        "{steps:?}"
+    );
     assert_eq!(attach(&wanted, &observe(&fake, POD)), Ok(vec![]));
 }
 
@@ -277,7 +323,10 @@ fn an_index_that_means_another_link_in_another_namespace_makes_nothing_ours() {
 fn lo_and_eth0_are_never_ours_even_if_nobody_has_the_name() {
     let (fake, one, _) = node();
     for name in ["lo", "eth0"] {
-        let wanted = WantedInterface { name: name.parse().unwrap(), ..interface(1, one) };
+        let wanted = WantedInterface {
+            name: name.parse().unwrap(),
+            ..interface(1, one)
+        };
         assert!(run(&fake, POD, &[wanted]).is_err(), "{name}");
     }
 }
@@ -287,7 +336,10 @@ fn two_interfaces_of_one_name_do_not_take_turns() {
     let (fake, one, _) = node();
     let first = interface(1, one);
     run(&fake, POD, std::slice::from_ref(&first)).unwrap();
-    let second = WantedInterface { name: first.name.clone(), ..interface(2, one) };
+    let second = WantedInterface {
+        name: first.name.clone(),
+        ..interface(2, one)
+    };
     assert!(attach(&[first, second], &observe(&fake, POD)).is_err());
 }
 
@@ -346,7 +398,14 @@ fn mishap() -> impl Strategy<Value = Mishap> {
 fn strike(fake: &Fake, mishap: &Mishap) {
     let links = |change: &dyn Fn(&mut Vec<PodLink>)| fake.edit_pod(Path::new(POD), |links| change(links));
     let ours = |at: usize, change: &dyn Fn(&mut PodLink)| {
-        links(&|links| links.iter_mut().filter(|link| link.name != "eth0").skip(at).take(1).for_each(change));
+        links(&|links| {
+            links
+                .iter_mut()
+                .filter(|link| link.name != "eth0")
+                .skip(at)
+                .take(1)
+                .for_each(change)
+        });
     };
     let hosts = |at: usize, change: &dyn Fn(&mut HostLink)| {
         fake.edit_host(|links| links.iter_mut().skip(at).take(1).for_each(change));
@@ -360,7 +419,12 @@ fn strike(fake: &Fake, mishap: &Mishap) {
             let name = format!("net{name}");
             links(&|links| {
                 if !links.iter().any(|link| link.name == name) {
-                    links.iter_mut().filter(|link| link.name != "eth0").skip(at).take(1).for_each(|link| link.name = name.clone());
+                    links
+                        .iter_mut()
+                        .filter(|link| link.name != "eth0")
+                        .skip(at)
+                        .take(1)
+                        .for_each(|link| link.name = name.clone());
                 }
             });
         }
@@ -398,7 +462,10 @@ fn wanted(bridges: [u32; 2]) -> impl Strategy<Value = Vec<WantedInterface>> {
         let (addresses, routes) = (0..4_usize, subsequence(vec![0, 1], 0..=2));
         (addresses, routes, 0..2_usize, prop_oneof![Just(1500), Just(1450)]).prop_map(
             move |(kind, kept, bridge, mtu)| {
-                let mut wanted = WantedInterface { mtu, ..interface(number, bridges[bridge]) };
+                let mut wanted = WantedInterface {
+                    mtu,
+                    ..interface(number, bridges[bridge])
+                };
                 match kind {
                     0 => {}
                     1 => wanted.addresses.truncate(1),
@@ -409,7 +476,12 @@ fn wanted(bridges: [u32; 2]) -> impl Strategy<Value = Vec<WantedInterface>> {
                     }
                 }
                 let routes = kept.into_iter().map(|at| wanted.routes[at].clone());
-                let has = |route: &Route| wanted.addresses.iter().any(|address| address.is_ipv6() == route.to.is_ipv6());
+                let has = |route: &Route| {
+                    wanted
+                        .addresses
+                        .iter()
+                        .any(|address| address.is_ipv6() == route.to.is_ipv6())
+                };
                 wanted.routes = routes.filter(has).collect();
                 wanted
             },

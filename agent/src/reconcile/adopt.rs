@@ -18,7 +18,11 @@ impl Agent {
         let found = self.orphans.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned();
         let Some(links) = found else { return Ok(()) };
         let observed = self.observe_orphans(uid, &links).await?;
-        let lost: Vec<String> = links.iter().filter(|link| !self.take_over(uid, link, observed.as_ref())).map(|link| link.name.clone()).collect();
+        let lost: Vec<String> = links
+            .iter()
+            .filter(|link| !self.take_over(uid, link, observed.as_ref()))
+            .map(|link| link.name.clone())
+            .collect();
         if !lost.is_empty() {
             warn!(links = ?lost, "links without a record are cut: their addresses are not this node's any more");
             self.on_kernel(move |net| net.delete_host_links(&lost)).await?;
@@ -28,8 +32,12 @@ impl Agent {
     }
 
     async fn observe_orphans(&self, uid: &str, links: &[HostLink]) -> Result<Option<Observed>, RoundError> {
-        let Some(sandbox) = self.sandboxes().newest(uid).cloned() else { return Ok(None) };
-        let Some(path) = self.runtime.netns_path(&sandbox.id).await? else { return Ok(None) };
+        let Some(sandbox) = self.sandboxes().newest(uid).cloned() else {
+            return Ok(None);
+        };
+        let Some(path) = self.runtime.netns_path(&sandbox.id).await? else {
+            return Ok(None);
+        };
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         let observed = self.on_kernel(move |net| {
             let namespace = net.open(&path)?;
@@ -44,11 +52,18 @@ impl Agent {
     /// Whether all addresses of a link could be taken over.
     fn take_over(&self, uid: &str, host: &HostLink, observed: Option<&Observed>) -> bool {
         let of_host = |observed: &Observed| {
-            let link = observed.links.iter().find(|link| Some(link.index) == host.peer_index && host.peer_nsid == Some(observed.nsid));
+            let link = observed
+                .links
+                .iter()
+                .find(|link| Some(link.index) == host.peer_index && host.peer_nsid == Some(observed.nsid));
             link.map(|link| (link.name.clone(), link.addresses.clone()))
         };
-        let Some((name, addresses)) = observed.and_then(of_host) else { return false };
-        let Ok(interface) = name.parse::<IfName>() else { return false };
+        let Some((name, addresses)) = observed.and_then(of_host) else {
+            return false;
+        };
+        let Ok(interface) = name.parse::<IfName>() else {
+            return false;
+        };
         let owner = ipam::owner(uid, &interface);
         let mut view = self.view.lock();
         let all = names::host_link(uid, &name) == host.name

@@ -19,7 +19,8 @@ pub(super) fn spawn(net: Arc<dyn Net>, path: PathBuf, cookie: u64, interfaces: V
         for pause in PAUSES {
             tokio::time::sleep(pause).await;
             let (net, path, interfaces) = (Arc::clone(&net), path.clone(), interfaces.clone());
-            let sent = tokio::task::spawn_blocking(move || announce(net.as_ref(), &path, cookie, &interfaces)).await;
+            let sent =
+                tokio::task::spawn_blocking(move || announce(net.as_ref(), &path, cookie, &interfaces)).await;
             if !matches!(sent, Ok(Ok(()))) {
                 debug!(?sent, "addresses not announced");
                 return;
@@ -28,7 +29,12 @@ pub(super) fn spawn(net: Arc<dyn Net>, path: PathBuf, cookie: u64, interfaces: V
     });
 }
 
-fn announce(net: &dyn Net, path: &std::path::Path, cookie: u64, interfaces: &[WantedInterface]) -> Result<(), NetError> {
+fn announce(
+    net: &dyn Net,
+    path: &std::path::Path,
+    cookie: u64,
+    interfaces: &[WantedInterface],
+) -> Result<(), NetError> {
     let namespace = net.open(path)?;
     if namespace.cookie != cookie {
         return Err(NetError::NamespaceGone(path.display().to_string()));

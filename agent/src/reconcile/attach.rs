@@ -60,7 +60,8 @@ impl Agent {
             return Ok(record);
         }
         let uid = &record.key.uid;
-        let links: Vec<String> = gone.iter().map(|attachment| names::host_link(uid, attachment.interface.as_str())).collect();
+        let links: Vec<String> =
+            gone.iter().map(|attachment| names::host_link(uid, attachment.interface.as_str())).collect();
         self.on_kernel(move |net| net.delete_host_links(&links)).await?;
         for attachment in &gone {
             self.blocks.quarantine(&attachment.addresses, &ipam::owner(uid, &attachment.interface)).await?;
@@ -73,7 +74,13 @@ impl Agent {
     }
 
     /// What the pod shall hold: what its record holds, and new addresses for the rest as far as there are any.
-    fn allocate(&self, pod: &Pod, record: Option<&Record>, wanted: &[Wanted], problems: &mut Vec<Problem>) -> Vec<Attachment> {
+    fn allocate(
+        &self,
+        pod: &Pod,
+        record: Option<&Record>,
+        wanted: &[Wanted],
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Attachment> {
         let held = record.map_or(&[][..], |record| &record.spec.attachments);
         let mut attachments: Vec<Attachment> = Vec::with_capacity(wanted.len());
         let mut view = self.view.lock();
@@ -96,7 +103,12 @@ impl Agent {
     }
 
     /// The write-ahead record: nothing is done in the kernel before the API server has it.
-    async fn write_ahead(&self, pod: &Pod, record: Option<Record>, attachments: Vec<Attachment>) -> Result<Record, RoundError> {
+    async fn write_ahead(
+        &self,
+        pod: &Pod,
+        record: Option<Record>,
+        attachments: Vec<Attachment>,
+    ) -> Result<Record, RoundError> {
         let unchanged = record.as_ref().is_some_and(|record| record.spec.attachments == attachments);
         if let (Some(record), true) = (&record, unchanged) {
             return Ok(record.clone());
@@ -127,29 +139,48 @@ impl Agent {
     }
 
     /// What the kernel shall have for what the record holds, as far as the node's bridges are ready.
-    async fn interfaces(&self, record: &Record, problems: &mut Vec<Problem>) -> Vec<(WantedInterface, Attached)> {
+    async fn interfaces(
+        &self,
+        record: &Record,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<(WantedInterface, Attached)> {
         let mut interfaces = Vec::with_capacity(record.spec.attachments.len());
         for attachment in &record.spec.attachments {
             let network = self.view.lock().networks.get(&attachment.network).cloned();
             let Some(network) = network else {
-                problems.push(Problem::new(Reason::NetworkNotFound, format!("network {} is gone", attachment.network)));
+                problems.push(Problem::new(
+                    Reason::NetworkNotFound,
+                    format!("network {} is gone", attachment.network),
+                ));
                 continue;
             };
             match self.bridges.ready(&attachment.network).await {
-                Ok(bridge) => interfaces.push(interface(&record.key.uid, attachment, &network, bridge.index, bridge.mtu)),
+                Ok(bridge) => interfaces.push(interface(
+                    &record.key.uid,
+                    attachment,
+                    &network,
+                    bridge.index,
+                    bridge.mtu,
+                )),
                 Err(problem) => problems.push(problem),
             }
         }
         interfaces
     }
 
-    async fn await_sandbox(&self, pod: &Pod, record: &Record, mut problems: Vec<Problem>) -> Result<Next, RoundError> {
+    async fn await_sandbox(
+        &self,
+        pod: &Pod,
+        record: &Record,
+        mut problems: Vec<Problem>,
+    ) -> Result<Next, RoundError> {
         let uid = &pod.key.uid;
         self.wait_for_sandbox(uid, !pod.deleting);
         if pod.deleting {
             return Ok(Next::After(RESYNC));
         }
-        let missing = self.remember(uid, |memory| memory.missing_since.get_or_insert_with(Instant::now).elapsed());
+        let missing =
+            self.remember(uid, |memory| memory.missing_since.get_or_insert_with(Instant::now).elapsed());
         if problems.is_empty() && missing < PATIENCE {
             return Ok(Next::After(PATIENCE.saturating_sub(missing)));
         }
@@ -187,8 +218,11 @@ impl Agent {
             may_repair: self.remember(uid, |memory| memory.repairs.check(Instant::now())),
         };
         let brought = self.on_kernel({
-            let (sandboxes, lease, uid, id) = (self.sandboxes.clone(), Arc::clone(&self.lease), uid.clone(), sandbox.id.clone());
-            let still = move || lease.is_fresh() && sandboxes.borrow().newest(&uid).is_some_and(|newest| newest.id == id);
+            let (sandboxes, lease, uid, id) =
+                (self.sandboxes.clone(), Arc::clone(&self.lease), uid.clone(), sandbox.id.clone());
+            let still = move || {
+                lease.is_fresh() && sandboxes.borrow().newest(&uid).is_some_and(|newest| newest.id == id)
+            };
             move |net| bring::run(net, &order, &still)
         });
         let brought = brought.await?;
@@ -220,7 +254,8 @@ impl Agent {
             self.metrics.attached(seen.elapsed());
             info!(sandbox = %sandbox.id, interfaces = brought.up.len(), elapsed = ?seen.elapsed(), "attached");
         }
-        let up: Vec<Attached> = described.into_iter().filter(|one| brought.up.contains(&one.attachment.interface)).collect();
+        let up: Vec<Attached> =
+            described.into_iter().filter(|one| brought.up.contains(&one.attachment.interface)).collect();
         let identity = SandboxRef {
             id: sandbox.id.clone(),
             attempt: sandbox.attempt,
@@ -229,7 +264,8 @@ impl Agent {
             boot_id: self.boot_id.clone(),
         };
         let next = next_after(&problems);
-        let progress = if problems.is_empty() { Progress::Attached } else { Progress::Waiting(merge(problems)) };
+        let progress =
+            if problems.is_empty() { Progress::Attached } else { Progress::Waiting(merge(problems)) };
         self.say(pod, record, Some(identity), &up, &progress).await?;
         Ok(if brought.superseded { Next::Retry } else { next })
     }
@@ -249,7 +285,11 @@ fn keep(view: &mut Inner, uid: &str, attachment: &Attachment, problems: &mut Vec
     let owner = ipam::owner(uid, &attachment.interface);
     let lost = attachment.addresses.iter().find(|held| !view.ipam.restore(held, &owner));
     if let Some(held) = lost {
-        let message = format!("address {} lies in block {}, which this node does not own any more", held.address.addr(), held.block);
+        let message = format!(
+            "address {} lies in block {}, which this node does not own any more",
+            held.address.addr(),
+            held.block
+        );
         problems.push(Problem::new(Reason::BlockLost, message));
     }
     attachment.clone()
@@ -261,9 +301,13 @@ fn take(view: &mut Inner, pod: &Pod, want: &Wanted, taken: &[Attachment]) -> Res
     check_promise(view, pod, want, taken, now)?;
     let owner = ipam::owner(&pod.key.uid, &want.interface);
     let has_ipam = view.networks.get(&want.network).is_some_and(|network| network.spec.ipam.is_some());
-    let addresses = view.ipam.allocate(&want.network, &owner, now).map_err(|exhausted| no_address(&want.network, exhausted))?;
+    let addresses = view
+        .ipam
+        .allocate(&want.network, &owner, now)
+        .map_err(|exhausted| no_address(&want.network, exhausted))?;
     if has_ipam && addresses.is_empty() {
-        let message = format!("network {} has no range that blocks may be claimed from; see its status", want.network);
+        let message =
+            format!("network {} has no range that blocks may be claimed from; see its status", want.network);
         return Err(Problem::new(Reason::NoAddresses, message));
     }
     let mac = intent::mac(&pod.key.uid, &want.interface);
@@ -272,17 +316,28 @@ fn take(view: &mut Inner, pod: &Pod, want: &Wanted, taken: &[Attachment]) -> Res
 }
 
 /// An attachment that the scheduler was not asked for must leave an address for every one it was.
-fn check_promise(view: &Inner, pod: &Pod, want: &Wanted, taken: &[Attachment], now: Timestamp) -> Result<(), Problem> {
+fn check_promise(
+    view: &Inner,
+    pod: &Pod,
+    want: &Wanted,
+    taken: &[Attachment],
+    now: Timestamp,
+) -> Result<(), Problem> {
     let promised = pod.promised.get(&want.network).copied().unwrap_or(0);
     let before = taken.iter().filter(|attachment| attachment.network == want.network).count() as u64;
-    let Some(pool) = view.ipam.pool(&want.network).filter(|_| before >= promised) else { return Ok(()) };
+    let Some(pool) = view.ipam.pool(&want.network).filter(|_| before >= promised) else {
+        return Ok(());
+    };
     let counts = view.ipam.counts(&want.network, now).unwrap_or_default();
     let usage = capacity::usage(&want.network, view.pods_with_records());
     if counts.free == 0 || capacity::may_hotplug(pool, counts, usage) {
         // Without any free address the allocation itself says so, and until when.
         return Ok(());
     }
-    let message = format!("network {}: all {} free addresses of this node are promised to the scheduler", want.network, counts.free);
+    let message = format!(
+        "network {}: all {} free addresses of this node are promised to the scheduler",
+        want.network, counts.free
+    );
     Err(Problem::new(Reason::HotplugNoCapacity, message))
 }
 
@@ -291,21 +346,43 @@ fn no_address(network: &str, exhausted: Exhausted) -> Problem {
     match exhausted.until {
         Some(until) => {
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            let message = format!("network {network} has no free {family} address on this node before {until}: the rest is in quarantine");
+            let message = format!(
+                "network {network} has no free {family} address on this node before {until}: the rest is in quarantine"
+            );
             Problem::new(Reason::QuarantinedUntil, message)
         }
         None => {
-            let message = format!("network {network} has no free {family} address for this node; delete pods that use it or add a range");
+            let message = format!(
+                "network {network} has no free {family} address for this node; delete pods that use it or add a range"
+            );
             Problem::new(Reason::NoAddresses, message)
         }
     }
 }
 
-fn interface(uid: &str, attachment: &Attachment, network: &Network, bridge: u32, bridge_mtu: u32) -> (WantedInterface, Attached) {
-    let gateways: Vec<Ip> = attachment.addresses.iter().filter_map(|held| gateway(network, held.address.addr())).collect();
-    let via = |route: &Route| route.via.or_else(|| gateways.iter().find(|gateway| gateway.0.is_ipv6() == route.to.is_ipv6()).copied());
-    let has_family = |route: &&Route| attachment.addresses.iter().any(|held| held.address.is_ipv6() == route.to.is_ipv6());
-    let routes: Vec<Route> = network.spec.routes.iter().filter(has_family).map(|route| Route { to: route.to, via: via(route) }).collect();
+fn interface(
+    uid: &str,
+    attachment: &Attachment,
+    network: &Network,
+    bridge: u32,
+    bridge_mtu: u32,
+) -> (WantedInterface, Attached) {
+    let gateways: Vec<Ip> =
+        attachment.addresses.iter().filter_map(|held| gateway(network, held.address.addr())).collect();
+    let via = |route: &Route| {
+        route
+            .via
+            .or_else(|| gateways.iter().find(|gateway| gateway.0.is_ipv6() == route.to.is_ipv6()).copied())
+    };
+    let has_family =
+        |route: &&Route| attachment.addresses.iter().any(|held| held.address.is_ipv6() == route.to.is_ipv6());
+    let routes: Vec<Route> = network
+        .spec
+        .routes
+        .iter()
+        .filter(has_family)
+        .map(|route| Route { to: route.to, via: via(route) })
+        .collect();
     let mtu = network.spec.mtu.unwrap_or(bridge_mtu);
     let wanted = WantedInterface {
         name: attachment.interface.clone(),
@@ -360,9 +437,12 @@ fn next_after(problems: &[Problem]) -> Next {
     match problems.iter().map(|problem| problem.reason).find(|reason| reason.is_transient()) {
         None => Next::After(RESYNC),
         Some(Reason::AttachFailed) => Next::Retry,
-        Some(Reason::NetworkNotFound | Reason::NetworkNotAccepted | Reason::NamespaceNotAllowed | Reason::NetworkNotOnNode) => {
-            Next::After(Duration::from_secs(30))
-        }
+        Some(
+            Reason::NetworkNotFound
+            | Reason::NetworkNotAccepted
+            | Reason::NamespaceNotAllowed
+            | Reason::NetworkNotOnNode,
+        ) => Next::After(Duration::from_secs(30)),
         Some(_) => Next::After(Duration::from_secs(1)),
     }
 }

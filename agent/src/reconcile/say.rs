@@ -20,10 +20,18 @@ impl Agent {
         up: &[Attached],
         progress: &Progress,
     ) -> Result<(), RoundError> {
-        let facts = Facts { pod, generation: record.generation, attachments: &record.spec.attachments, sandbox, up, progress };
+        let facts = Facts {
+            pod,
+            generation: record.generation,
+            attachments: &record.spec.attachments,
+            sandbox,
+            up,
+            progress,
+        };
         let status = status::build(&facts, &record.status, Timestamp::now());
         // Both at once: neither waits for the other's answer.
-        let (wrote, told) = tokio::join!(self.records.set_status(record, &status), self.say_on_pod(pod, progress));
+        let (wrote, told) =
+            tokio::join!(self.records.set_status(record, &status), self.say_on_pod(pod, progress));
         if wrote? {
             self.metrics.api_write("status");
             self.keep_status(&pod.key.uid, status);

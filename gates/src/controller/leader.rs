@@ -128,7 +128,8 @@ impl Elector {
     async fn write(&self, version: &str, spec: &LeaseSpec) -> Result<(), CallError> {
         let patch = Patch::Merge(json!({ "metadata": { "resourceVersion": version }, "spec": spec }));
         self.caller.metrics.count(Verb::Patch, Kind::Lease);
-        let call = self.leases.patch(names::CONTROLLER, &PatchParams::default(), &patch);
+        let params = PatchParams::default();
+        let call = self.leases.patch(names::CONTROLLER, &params, &patch);
         bounded(|| "write the leader Lease".to_owned(), call).await?;
         Ok(())
     }

@@ -19,7 +19,7 @@ use super::model::{Block, Node, NodeOffer};
 use super::run::Driver;
 use super::settle::{SETTLE, Settling};
 use super::view::View;
-use super::{compile, island, node_patch};
+use super::{compile, island, node_patch, remains};
 
 /// Fewest time between two writes of one Network that change only flags and counts: every agent hears of each.
 const LAZY: Duration = Duration::from_secs(10);
@@ -186,8 +186,9 @@ impl Networks {
 
     async fn try_let_go(&mut self, network: &Network, uid: &str) -> Result<(), CallError> {
         let name = network.name_any();
-        let finalizers = network.finalizers();
-        let Some(patch) = node_patch::without_finalizer(uid, finalizers, names::NETWORK_FINALIZER) else { return Ok(()) };
+        if !network.finalizers().iter().any(|finalizer| finalizer == names::NETWORK_FINALIZER) {
+            return Ok(());
+        }
         let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
         let of_network = ListParams::default().fields(&format!("spec.network={name}"));
         let blocks = self.caller.read("list ipblocks", blocks.list(&of_network)).await?;
@@ -196,13 +197,8 @@ impl Networks {
         if blocks.items.iter().any(|block| block.spec.network_uid == uid) || self.pods_left.get(uid) != Some(&0) {
             return Ok(());
         }
-        let call = self.api.patch(&name, &PatchParams::default(), &json_patch(patch));
-        match self.caller.write(Verb::Patch, Kind::Network, &name, call).await {
-            Ok(_) => info!(network = name, "Network is not used any more and was let go"),
-            Err(error) if error.is_conflict() || error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-        Ok(())
+        info!(network = name, "nothing uses the Network any more");
+        remains::drop_finalizer(&self.caller, &self.api, Kind::Network, network, names::NETWORK_FINALIZER).await
     }
 
     async fn compile(&self, view: &View) -> Result<(), CallError> {

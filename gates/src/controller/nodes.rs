@@ -192,17 +192,17 @@ impl Nodes {
     async fn patch(&self, todo: Todo, view: &View) -> (String, Vec<String>) {
         let Todo { node: name, resources, taints, keys } = todo;
         let Some(node) = view.nodes.get(&name) else { return (name, Vec::new()) };
-        let mut changed = Vec::new();
+        let (mut changed, params) = (Vec::new(), PatchParams::default());
         if !resources.is_empty() {
             let patch = json_patch(node_patch::resources(&node, &resources));
-            let call = self.api.patch_status(&name, &PatchParams::default(), &patch);
+            let call = self.api.patch_status(&name, &params, &patch);
             if self.finish(&name, call, view).await {
                 info!(node = name, resources = ?resources, "resources of a node changed");
             }
         }
         if let Some(taints) = taints {
             let patch = json_patch(node_patch::taints(&node, &taints));
-            let call = self.api.patch(&name, &PatchParams::default(), &patch);
+            let call = self.api.patch(&name, &params, &patch);
             if self.finish(&name, call, view).await {
                 info!(node = name, taints = ?keys, "taints of a node changed");
                 changed = keys;

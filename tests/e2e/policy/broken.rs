@@ -19,7 +19,9 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 pub async fn a_broken_installation_stops_only_who_asks(place: &Place) -> Result<()> {
     let path = format!("{BINDINGS}/fairlead-admission");
     let mut binding = send(&place.client, Verb::Get, &path, &Value::Null).await?;
-    binding["metadata"] = json!({ "name": binding["metadata"]["name"], "labels": binding["metadata"]["labels"] });
+    let metadata = &binding["metadata"];
+    binding["metadata"] =
+        json!({ "name": metadata["name"], "labels": metadata["labels"], "annotations": metadata["annotations"] });
     send(&place.client, Verb::Delete, &path, &Value::Null).await?;
     let outcome = without_the_admission(place).await;
     send(&place.client, Verb::Create, BINDINGS, &binding).await?;

@@ -45,13 +45,25 @@ impl World {
     pub fn add_pod(&mut self, path: PathBuf) -> u64 {
         self.last_cookie += 1;
         // Index 1 is `lo`.
-        self.pods.insert(self.last_cookie, Pod { last_index: 1, ..Pod::default() });
+        self.pods.insert(
+            self.last_cookie,
+            Pod {
+                last_index: 1,
+                ..Pod::default()
+            },
+        );
         self.paths.insert(path, self.last_cookie);
         self.last_cookie
     }
 
     pub fn remove_pod(&mut self, path: &Path) {
-        let Some(pod) = self.paths.remove(path).and_then(|cookie| self.pods.remove(&cookie)) else { return };
+        let Some(pod) = self
+            .paths
+            .remove(path)
+            .and_then(|cookie| self.pods.remove(&cookie))
+        else {
+            return;
+        };
         self.links.retain(|link| link.peer_nsid != pod.nsid);
     }
 
@@ -60,13 +72,17 @@ impl World {
     }
 
     pub fn edit_pod(&mut self, path: &Path, edit: impl FnOnce(&mut Vec<PodLink>)) {
-        let Some(pod) = self.cookie(path).and_then(|cookie| self.pods.get_mut(&cookie)) else { return };
+        let Some(pod) = self.cookie(path).and_then(|cookie| self.pods.get_mut(&cookie)) else {
+            return;
+        };
         edit(&mut pod.links);
         let last = pod.links.iter().map(|link| link.index).max().unwrap_or_default();
         pod.last_index = pod.last_index.max(last);
         // A pair dies with either end.
         let (nsid, indexes) = (pod.nsid, indexes(&pod.links));
-        self.links.retain(|host| host.peer_nsid != nsid || host.peer_index.is_some_and(|peer| indexes.contains(&peer)));
+        self.links.retain(|host| {
+            host.peer_nsid != nsid || host.peer_index.is_some_and(|peer| indexes.contains(&peer))
+        });
     }
 
     pub fn add_device(&mut self, device: Device) -> u32 {
@@ -80,7 +96,9 @@ impl World {
     }
 
     pub fn has_link(&self, cookie: u64, name: &str) -> bool {
-        self.pods.get(&cookie).is_some_and(|pod| pod.links.iter().any(|link| link.name == name))
+        self.pods
+            .get(&cookie)
+            .is_some_and(|pod| pod.links.iter().any(|link| link.name == name))
     }
 
     /// Cookie and id of the namespace at a path. Like Linux, gives the lowest id that is free.
@@ -134,9 +152,20 @@ impl World {
     }
 
     fn create(&mut self, cookie: u64, nsid: Option<i32>, step: &Step) -> Result<(), Errno> {
-        let Step::CreateVeth { host, bridge, link, mac, mtu, alias } = step else { return Err(Errno::EINVAL) };
+        let Step::CreateVeth {
+            host,
+            bridge,
+            link,
+            mac,
+            mtu,
+            alias,
+        } = step
+        else {
+            return Err(Errno::EINVAL);
+        };
         self.bridge_index(*bridge)?;
-        let taken = self.links.iter().any(|link| link.name == *host) || self.devices.iter().any(|link| link.name == *host);
+        let taken = self.links.iter().any(|link| link.name == *host)
+            || self.devices.iter().any(|link| link.name == *host);
         if taken || self.has_link(cookie, link.as_str()) {
             return Err(Errno::EEXIST);
         }
@@ -157,12 +186,18 @@ impl World {
     }
 
     fn bridge_index(&self, index: u32) -> Result<(), Errno> {
-        let found = self.devices.iter().any(|device| device.index == index && device.is_bridge);
+        let found = self
+            .devices
+            .iter()
+            .any(|device| device.index == index && device.is_bridge);
         if found { Ok(()) } else { Err(Errno::ENODEV) }
     }
 
     fn host_mut(&mut self, name: &str) -> Result<&mut HostLink, Errno> {
-        self.links.iter_mut().find(|link| link.name == name).ok_or(Errno::ENODEV)
+        self.links
+            .iter_mut()
+            .find(|link| link.name == name)
+            .ok_or(Errno::ENODEV)
     }
 
     /// Both ends, in whatever namespace the other one is.
@@ -170,9 +205,15 @@ impl World {
         if self.devices.iter().any(|device| device.name == name) {
             return Err(Refused::NotOurs(name.to_owned()));
         }
-        let Some(at) = self.links.iter().position(|link| link.name == name) else { return Ok(()) };
+        let Some(at) = self.links.iter().position(|link| link.name == name) else {
+            return Ok(());
+        };
         let host = self.links.remove(at);
-        for pod in self.pods.values_mut().filter(|pod| pod.nsid.is_some() && pod.nsid == host.peer_nsid) {
+        for pod in self
+            .pods
+            .values_mut()
+            .filter(|pod| pod.nsid.is_some() && pod.nsid == host.peer_nsid)
+        {
             pod.links.retain(|link| Some(link.index) != host.peer_index);
         }
         Ok(())
@@ -189,19 +230,31 @@ impl World {
         Ok(())
     }
 
-    pub fn ensure_bridge(&mut self, wanted: &WantedBridge, devices: &Devices) -> Result<BridgeReady, BridgeProblem> {
+    pub fn ensure_bridge(
+        &mut self,
+        wanted: &WantedBridge,
+        devices: &Devices,
+    ) -> Result<BridgeReady, BridgeProblem> {
         let mac = bridge::mac(NODE, wanted.name.as_str());
         let facts = Facts {
             bridge: self.device(wanted.name.as_str()).cloned(),
-            uplink: wanted.uplink.as_ref().and_then(|name| self.device(name.as_str())).cloned(),
+            uplink: wanted
+                .uplink
+                .as_ref()
+                .and_then(|name| self.device(name.as_str()))
+                .cloned(),
         };
         for change in bridge::changes(wanted, &facts, devices, mac)? {
             self.changes += 1;
             self.change_bridge(wanted, &change);
         }
         let ready = self.device(wanted.name.as_str());
-        let ready = ready.ok_or_else(|| bridge::problem(Reason::BridgeMissing, format!("no {}", wanted.name)))?;
-        Ok(BridgeReady { index: ready.index, mtu: wanted.mtu.unwrap_or(ready.mtu) })
+        let ready =
+            ready.ok_or_else(|| bridge::problem(Reason::BridgeMissing, format!("no {}", wanted.name)))?;
+        Ok(BridgeReady {
+            index: ready.index,
+            mtu: wanted.mtu.unwrap_or(ready.mtu),
+        })
     }
 
     fn change_bridge(&mut self, wanted: &WantedBridge, change: &Change) {
@@ -209,18 +262,30 @@ impl World {
         match change {
             Change::Create { mac, mtu } => {
                 let (mac, group) = (Some(*mac), names::LINK_GROUP);
-                let bridge = Device { name: name.to_owned(), is_bridge: true, group, mac, mtu: *mtu, ..Device::default() };
+                let bridge = Device {
+                    name: name.to_owned(),
+                    is_bridge: true,
+                    group,
+                    mac,
+                    mtu: *mtu,
+                    ..Device::default()
+                };
                 self.add_device(bridge);
             }
             Change::Configure { mac, mtu } => {
                 for bridge in self.devices.iter_mut().filter(|device| device.name == name) {
-                    (bridge.mac, bridge.mtu, bridge.alias) = (Some(*mac), *mtu, Some(bridge::ALIAS.to_owned()));
+                    (bridge.mac, bridge.mtu, bridge.alias) =
+                        (Some(*mac), *mtu, Some(bridge::ALIAS.to_owned()));
                     (bridge.up, bridge.isolated) = (true, true);
                 }
             }
             Change::AddUplink => {
                 let index = self.device(name).map(|bridge| bridge.index);
-                for device in self.devices.iter_mut().filter(|device| Some(device.name.as_str()) == uplink.map(|name| name.as_str())) {
+                for device in self
+                    .devices
+                    .iter_mut()
+                    .filter(|device| Some(device.name.as_str()) == uplink.map(|name| name.as_str()))
+                {
                     device.controller = index;
                 }
             }
@@ -228,17 +293,28 @@ impl World {
     }
 
     pub fn remove_bridge(&mut self, name: &str, devices: &Devices) -> Result<(), NetError> {
-        let Some(found) = self.device(name).filter(|found| bridge::is_ours(found, bridge::mac(NODE, name))) else {
+        let Some(found) = self
+            .device(name)
+            .filter(|found| bridge::is_ours(found, bridge::mac(NODE, name)))
+        else {
             return Ok(());
         };
         let index = found.index;
         let foreign = |device: &Device| device.controller == Some(index) && !devices.allow(&device.name);
-        let used = self.links.iter().any(|link| link.bridge == Some(index)) || self.devices.iter().any(foreign);
+        let used =
+            self.links.iter().any(|link| link.bridge == Some(index)) || self.devices.iter().any(foreign);
         if used {
-            return Err(netns::system(&format!("delete the bridge {name}, which still has ports"), Errno::EBUSY));
+            return Err(netns::system(
+                &format!("delete the bridge {name}, which still has ports"),
+                Errno::EBUSY,
+            ));
         }
         self.devices.retain(|device| device.index != index);
-        for port in self.devices.iter_mut().filter(|device| device.controller == Some(index)) {
+        for port in self
+            .devices
+            .iter_mut()
+            .filter(|device| device.controller == Some(index))
+        {
             port.controller = None;
         }
         self.changes += 1;
@@ -282,18 +358,28 @@ impl Pod {
             Step::AddRoute { link, route } => self.add_route(link.as_str(), route)?,
             Step::DeleteRoute { link, route } => delete_route(self.link(link.as_str())?, route)?,
             Step::SetMarker { marker } => self.marker = Some(marker.clone()),
-            Step::DeleteHostLink { .. } | Step::CreateVeth { .. } | Step::JoinBridge { .. } => return Err(Errno::EINVAL),
+            Step::DeleteHostLink { .. } | Step::CreateVeth { .. } | Step::JoinBridge { .. } => {
+                return Err(Errno::EINVAL);
+            }
         }
         Ok(())
     }
 
     fn link(&mut self, name: &str) -> Result<&mut PodLink, Errno> {
-        self.links.iter_mut().find(|link| link.name == name).ok_or(Errno::ENODEV)
+        self.links
+            .iter_mut()
+            .find(|link| link.name == name)
+            .ok_or(Errno::ENODEV)
     }
 
     /// One route to a destination, whatever its link; the next hop must be reachable through the link.
     fn add_route(&mut self, name: &str, route: &Route) -> Result<(), Errno> {
-        if self.links.iter().flat_map(|link| &link.routes).any(|other| other.to == route.to) {
+        if self
+            .links
+            .iter()
+            .flat_map(|link| &link.routes)
+            .any(|other| other.to == route.to)
+        {
             return Err(Errno::EEXIST);
         }
         let link = self.link(name)?;
@@ -334,7 +420,11 @@ fn add_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
 
 /// With its last IPv4 address a link loses its IPv4 routes.
 fn delete_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
-    let at = link.addresses.iter().position(|other| *other == address).ok_or(Errno::EADDRNOTAVAIL)?;
+    let at = link
+        .addresses
+        .iter()
+        .position(|other| *other == address)
+        .ok_or(Errno::EADDRNOTAVAIL)?;
     link.addresses.remove(at);
     link.ours.retain(|other| *other != address);
     if link.addresses.iter().all(Cidr::is_ipv6) {
@@ -344,7 +434,11 @@ fn delete_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
 }
 
 fn delete_route(link: &mut PodLink, route: &Route) -> Result<(), Errno> {
-    let at = link.routes.iter().position(|other| other == route).ok_or(Errno::ESRCH)?;
+    let at = link
+        .routes
+        .iter()
+        .position(|other| other == route)
+        .ok_or(Errno::ESRCH)?;
     link.routes.remove(at);
     Ok(())
 }

@@ -28,10 +28,16 @@ pub(super) fn ensure(kernel: &Kernel, wanted: &WantedBridge) -> Result<BridgeRea
         }
         let ready = device(socket, wanted.name.as_str()).map_err(refused)?;
         let ready = ready.ok_or_else(|| {
-            bridge::problem(Reason::BridgeMissing, format!("the bridge {} has just been deleted", wanted.name))
+            bridge::problem(
+                Reason::BridgeMissing,
+                format!("the bridge {} has just been deleted", wanted.name),
+            )
         })?;
         let mtu = wanted.mtu.unwrap_or(ready.mtu);
-        Ok(BridgeReady { index: ready.index, mtu })
+        Ok(BridgeReady {
+            index: ready.index,
+            mtu,
+        })
     });
     done.map_err(refused)?
 }
@@ -41,15 +47,23 @@ pub(super) fn remove(socket: &mut Socket, name: &str, node: &str, devices: &Devi
     let found = device(socket, name)?.filter(|found| bridge::is_ours(found, bridge::mac(node, name)));
     let Some(found) = found else { return Ok(()) };
     let action = || format!("delete the bridge {name}");
-    let dump = socket.dump(&request::dump_ports(found.index)).map_err(|refusal| refusal.during(action()))?;
-    let ports = dump.into_iter().filter_map(Link::from_answer).filter(|port| port.controller == Some(found.index));
+    let dump = socket
+        .dump(&request::dump_ports(found.index))
+        .map_err(|refusal| refusal.during(action()))?;
+    let ports = dump
+        .into_iter()
+        .filter_map(Link::from_answer)
+        .filter(|port| port.controller == Some(found.index));
     // Pods' links are still in use, and anything else is someone's who would miss the bridge.
     let kept: Vec<String> = ports
         .filter(|port| port.is_ours() || !devices.allow(&port.name))
         .map(|port| port.name)
         .collect();
     if !kept.is_empty() {
-        let action = format!("delete the bridge {name}, which still has the ports {}", kept.join(", "));
+        let action = format!(
+            "delete the bridge {name}, which still has the ports {}",
+            kept.join(", ")
+        );
         return Err(netns::system(&action, Errno::EBUSY));
     }
     match socket.change(request::delete_link(found.index), 0) {
@@ -98,7 +112,10 @@ fn in_use(socket: &mut Socket, device: &Device) -> Result<bool, NetError> {
     let reading = || format!("read the addresses and routes of {}", device.name);
     let addresses = socket.dump(&request::dump_addresses(Some(device.index)));
     let addresses = addresses.map_err(|refusal| refusal.during(reading()))?;
-    if addresses.iter().any(|message| is_used_address(message, device.index)) {
+    if addresses
+        .iter()
+        .any(|message| is_used_address(message, device.index))
+    {
         return Ok(true);
     }
     let routes = match socket.dump(&request::dump_routes_through(device.index)) {
@@ -110,7 +127,9 @@ fn in_use(socket: &mut Socket, device: &Device) -> Result<bool, NetError> {
 }
 
 fn is_used_address(message: &RouteNetlinkMessage, index: u32) -> bool {
-    let RouteNetlinkMessage::NewAddress(message) = message else { return false };
+    let RouteNetlinkMessage::NewAddress(message) = message else {
+        return false;
+    };
     message.header.index == index
         && message.attributes.iter().any(|attribute| match attribute {
             AddressAttribute::Address(std::net::IpAddr::V6(address)) => !address.is_unicast_link_local(),
@@ -120,7 +139,9 @@ fn is_used_address(message: &RouteNetlinkMessage, index: u32) -> bool {
 }
 
 fn is_default_route(message: &RouteNetlinkMessage) -> bool {
-    let RouteNetlinkMessage::NewRoute(message) = message else { return false };
+    let RouteNetlinkMessage::NewRoute(message) = message else {
+        return false;
+    };
     message.header.destination_prefix_length == 0 && message.header.kind == RouteType::Unicast
 }
 
@@ -134,19 +155,29 @@ fn apply(
     let name = wanted.name.as_str();
     match change {
         Change::Create { mac, mtu } => {
-            let done = socket.change(request::create_bridge(name, *mac, *mtu), NLM_F_CREATE | NLM_F_EXCL);
+            let done = socket.change(
+                request::create_bridge(name, *mac, *mtu),
+                NLM_F_CREATE | NLM_F_EXCL,
+            );
             done.map_err(|refusal| refused(refusal.during(format!("create the bridge {name}"))))
         }
         Change::Configure { mac, mtu } => {
             // IPv6 goes before the bridge is up, so that it never has an address or hears a router.
-            netns::run(kernel.own.as_fd(), || kernel.sysctls.disable_ipv6(name)).flatten().map_err(refused)?;
+            netns::run(kernel.own.as_fd(), || kernel.sysctls.disable_ipv6(name))
+                .flatten()
+                .map_err(refused)?;
             let ipv6 = *mtu >= super::session::IPV6_MIN_MTU && kernel.sysctls.has_ipv6();
             let index = index(socket, name)?;
-            let done = socket.change(request::configure_bridge(index, *mac, *mtu, bridge::ALIAS, ipv6), 0);
+            let done = socket.change(
+                request::configure_bridge(index, *mac, *mtu, bridge::ALIAS, ipv6),
+                0,
+            );
             done.map_err(|refusal| refused(refusal.during(format!("configure the bridge {name}"))))
         }
         Change::AddUplink => {
-            let Some(uplink) = &facts.uplink else { return Ok(()) };
+            let Some(uplink) = &facts.uplink else {
+                return Ok(());
+            };
             let index = index(socket, name)?;
             let done = socket.change(request::set_controller(uplink.index, index), 0);
             done.map_err(|refusal| uplink_refused(refusal, &uplink.name, name))
@@ -156,7 +187,12 @@ fn apply(
 
 fn index(socket: &mut Socket, name: &str) -> Result<u32, BridgeProblem> {
     let found = host::find(socket, name).map_err(refused)?;
-    let gone = || bridge::problem(Reason::BridgeMissing, format!("the bridge {name} has just been deleted"));
+    let gone = || {
+        bridge::problem(
+            Reason::BridgeMissing,
+            format!("the bridge {name} has just been deleted"),
+        )
+    };
     found.map(|link| link.index).ok_or_else(gone)
 }
 

@@ -21,13 +21,19 @@ pub(super) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetE
 
 /// All links of the socket's namespace.
 pub(super) fn all(socket: &mut Socket) -> Result<Vec<Link>, NetError> {
-    let messages = socket.dump(&request::dump_links()).map_err(|refusal| refusal.during("list links"))?;
+    let messages = socket
+        .dump(&request::dump_links())
+        .map_err(|refusal| refusal.during("list links"))?;
     Ok(messages.into_iter().filter_map(Link::from_answer).collect())
 }
 
 /// The host ends of ours.
 pub(super) fn list(socket: &mut Socket) -> Result<Vec<HostLink>, NetError> {
-    Ok(all(socket)?.into_iter().filter(Link::is_ours).map(Link::into_host_link).collect())
+    Ok(all(socket)?
+        .into_iter()
+        .filter(Link::is_ours)
+        .map(Link::into_host_link)
+        .collect())
 }
 
 /// Deletes host ends of ours.
@@ -40,7 +46,9 @@ pub(super) fn delete(socket: &mut Socket, names: &[String]) -> Result<(), NetErr
 }
 
 fn delete_one(socket: &mut Socket, name: &str) -> Result<(), NetError> {
-    let Some(link) = find(socket, name)? else { return Ok(()) };
+    let Some(link) = find(socket, name)? else {
+        return Ok(());
+    };
     if !link.is_ours() {
         return Err(NetError::NotOurs(name.to_owned()));
     }
@@ -52,13 +60,21 @@ fn delete_one(socket: &mut Socket, name: &str) -> Result<(), NetError> {
 fn delete_many(socket: &mut Socket, names: &[String]) -> Result<(), NetError> {
     let links = all(socket)?;
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    let doomed: Vec<&Link> = links.iter().filter(|link| names.contains(link.name.as_str())).collect();
+    let doomed: Vec<&Link> = links
+        .iter()
+        .filter(|link| names.contains(link.name.as_str()))
+        .collect();
     if let Some(foreign) = doomed.iter().find(|link| !link.is_ours()) {
         return Err(NetError::NotOurs(foreign.name.clone()));
     }
-    let (Some(first), Some(group)) = (doomed.first(), unused_group(&links)) else { return Ok(()) };
+    let (Some(first), Some(group)) = (doomed.first(), unused_group(&links)) else {
+        return Ok(());
+    };
     for link in &doomed {
-        gone(socket.change(request::set_group(link.index, group), 0), &link.name)?;
+        gone(
+            socket.change(request::set_group(link.index, group), 0),
+            &link.name,
+        )?;
     }
     gone(socket.change(request::delete_group(group), 0), &first.name)
 }
@@ -67,7 +83,9 @@ fn delete_many(socket: &mut Socket, names: &[String]) -> Result<(), NetError> {
 fn unused_group(links: &[Link]) -> Option<u32> {
     let used: BTreeSet<u32> = links.iter().map(|link| link.group).collect();
     let start = links.iter().map(|link| link.index).max().unwrap_or_default();
-    (0..=u32::from(u16::MAX)).map(|n| DOOMED | (start.wrapping_add(n) & 0xffff)).find(|group| !used.contains(group))
+    (0..=u32::from(u16::MAX))
+        .map(|n| DOOMED | (start.wrapping_add(n) & 0xffff))
+        .find(|group| !used.contains(group))
 }
 
 fn gone(result: Result<(), super::super::netlink::Refusal>, name: &str) -> Result<(), NetError> {

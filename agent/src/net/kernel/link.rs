@@ -67,7 +67,10 @@ impl Link {
             },
             ..Self::default()
         };
-        message.attributes.into_iter().for_each(|attribute| link.take(attribute));
+        message
+            .attributes
+            .into_iter()
+            .for_each(|attribute| link.take(attribute));
         link
     }
 
@@ -82,7 +85,9 @@ impl Link {
             LinkAttribute::Link(index) => self.link = Some(index).filter(|index| *index != 0),
             LinkAttribute::LinkNetNsId(nsid) => self.link_nsid = Some(nsid),
             LinkAttribute::LinkInfo(infos) => infos.into_iter().for_each(|info| self.take_info(info)),
-            LinkAttribute::AfSpecUnspec(families) => families.into_iter().for_each(|family| self.take_family(family)),
+            LinkAttribute::AfSpecUnspec(families) => {
+                families.into_iter().for_each(|family| self.take_family(family))
+            }
             _ => {}
         }
     }
@@ -145,7 +150,8 @@ pub(in super::super) fn is_ours(group: u32, name: &str) -> bool {
 /// `fl` and ten hexadecimal digits, as [`names::host_link`] makes them.
 fn is_our_name(name: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    name.strip_prefix(names::LINK_PREFIX).is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
+    name.strip_prefix(names::LINK_PREFIX)
+        .is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
 }
 
 #[cfg(test)]
@@ -159,7 +165,15 @@ mod tests {
         assert!(is_ours(DOOMED | 7, &name));
         assert!(!is_ours(0, &name));
         assert!(!is_ours(names::LINK_GROUP + 1, &name));
-        for other in ["fl", "flannel.1", "fl012345678", "fl01234567890", "fl012345678g", "FL0123456789", "xx0123456789"] {
+        for other in [
+            "fl",
+            "flannel.1",
+            "fl012345678",
+            "fl01234567890",
+            "fl012345678g",
+            "FL0123456789",
+            "xx0123456789",
+        ] {
             assert!(!is_ours(names::LINK_GROUP, other), "{other}");
         }
     }
@@ -167,8 +181,11 @@ mod tests {
     #[test]
     fn absent_and_empty_attributes_are_none() {
         let mut message = LinkMessage::default();
-        message.attributes =
-            vec![LinkAttribute::IfAlias(String::new()), LinkAttribute::Controller(0), LinkAttribute::Address(vec![1; 20])];
+        message.attributes = vec![
+            LinkAttribute::IfAlias(String::new()),
+            LinkAttribute::Controller(0),
+            LinkAttribute::Address(vec![1; 20]),
+        ];
         let link = Link::from_message(message);
         assert_eq!((link.alias, link.controller, link.mac), (None, None, None));
     }

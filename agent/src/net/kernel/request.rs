@@ -5,10 +5,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
 use netlink_packet_core::DefaultNla;
-use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope};
+use netlink_packet_route::address::{
+    AddressAttribute, AddressFlags, AddressMessage, AddressProtocol, AddressScope,
+};
 use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, In6AddrGenMode, InfoBridge, InfoData, InfoKind, InfoVeth,
-    LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, BridgeStpState, In6AddrGenMode, InfoBridge, InfoData, InfoKind,
+    InfoVeth, LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use netlink_packet_route::route::{
@@ -76,7 +78,9 @@ pub(super) fn finish_host_end(host: &str, alias: &str, ipv6: bool) -> RouteNetli
 /// Makes the host end a port of a bridge, also out of another one, and sets it up.
 pub(super) fn join_bridge(host: &str, bridge: u32, alias: &str, ipv6: bool) -> RouteNetlinkMessage {
     let mut message = up(named(host));
-    message.attributes.extend([LinkAttribute::Controller(bridge), alias_attribute(alias)]);
+    message
+        .attributes
+        .extend([LinkAttribute::Controller(bridge), alias_attribute(alias)]);
     message.attributes.extend(ipv6.then(no_link_local));
     RouteNetlinkMessage::SetLink(message)
 }
@@ -106,10 +110,19 @@ pub(super) fn create_bridge(name: &str, mac: Mac, mtu: u32) -> RouteNetlinkMessa
 /// Brings a bridge of ours to what it shall be and sets it up. The node takes no part in it: it answers no
 /// ARP for its own addresses there (`arp_ignore` 8), drops what claims a source it would not route to
 /// there (`rp_filter` 1), and forwards nothing that comes in.
-pub(super) fn configure_bridge(index: u32, mac: Mac, mtu: u32, alias: &str, ipv6: bool) -> RouteNetlinkMessage {
+pub(super) fn configure_bridge(
+    index: u32,
+    mac: Mac,
+    mtu: u32,
+    alias: &str,
+    ipv6: bool,
+) -> RouteNetlinkMessage {
     let mut message = up(indexed(index));
     let isolated = ISOLATED.map(|(kind, value)| DefaultNla::new(kind, value.to_ne_bytes().to_vec()));
-    let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(nested(IFLA_INET_CONF, &isolated))])];
+    let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(nested(
+        IFLA_INET_CONF,
+        &isolated,
+    ))])];
     families.extend(ipv6.then(addr_gen_mode_none));
     message.attributes = vec![
         LinkAttribute::Mtu(mtu),
@@ -190,12 +203,20 @@ pub(super) fn add_address(index: u32, address: Cidr) -> RouteNetlinkMessage {
     let mut message = address_message(index, address);
     match address.0 {
         IpNet::V4(net) if net.prefix_len() < 31 => {
-            message.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
+            message
+                .attributes
+                .push(AddressAttribute::Broadcast(net.broadcast()));
         }
         IpNet::V4(_) => {}
-        IpNet::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
+        IpNet::V6(_) => message
+            .attributes
+            .push(AddressAttribute::Flags(AddressFlags::Nodad)),
     }
-    message.attributes.push(AddressAttribute::Protocol(AddressProtocol::from(names::ROUTE_PROTOCOL)));
+    message
+        .attributes
+        .push(AddressAttribute::Protocol(AddressProtocol::from(
+            names::ROUTE_PROTOCOL,
+        )));
     RouteNetlinkMessage::NewAddress(message)
 }
 
@@ -232,6 +253,15 @@ pub(super) fn dump_routes_through(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(message)
 }
 
+/// Which route a packet to the address would take.
+pub(super) fn get_route(address: IpAddr) -> RouteNetlinkMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(address);
+    message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
+    RouteNetlinkMessage::GetRoute(message)
+}
+
 pub(super) fn get_nsid(namespace: BorrowedFd<'_>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetNsId(nsid_message(namespace, None))
 }
@@ -247,7 +277,9 @@ pub(super) fn dump_nsids() -> RouteNetlinkMessage {
 
 fn nsid_message(namespace: BorrowedFd<'_>, id: Option<i32>) -> NsidMessage {
     let mut message = NsidMessage::default();
-    message.attributes.extend(u32::try_from(namespace.as_raw_fd()).ok().map(NsidAttribute::Fd));
+    message
+        .attributes
+        .extend(u32::try_from(namespace.as_raw_fd()).ok().map(NsidAttribute::Fd));
     message.attributes.extend(id.map(NsidAttribute::Id));
     message
 }
@@ -294,7 +326,10 @@ fn address_message(index: u32, address: Cidr) -> AddressMessage {
     message.header.family = family(address.addr());
     message.header.prefix_len = address.0.prefix_len();
     message.header.scope = AddressScope::Universe;
-    message.attributes = vec![AddressAttribute::Address(address.addr()), AddressAttribute::Local(address.addr())];
+    message.attributes = vec![
+        AddressAttribute::Address(address.addr()),
+        AddressAttribute::Local(address.addr()),
+    ];
     message
 }
 
@@ -305,8 +340,14 @@ fn route_message(index: u32, route: &Route) -> RouteMessage {
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.protocol = RouteProtocol::from(names::ROUTE_PROTOCOL);
     message.header.kind = RouteType::Unicast;
-    message.header.scope = if route.via.is_none() { RouteScope::Link } else { RouteScope::Universe };
-    let gateway = route.via.map(|via| RouteAttribute::Gateway(RouteAddress::from(via.0)));
+    message.header.scope = if route.via.is_none() {
+        RouteScope::Link
+    } else {
+        RouteScope::Universe
+    };
+    let gateway = route
+        .via
+        .map(|via| RouteAttribute::Gateway(RouteAddress::from(via.0)));
     message.attributes = vec![
         RouteAttribute::Destination(RouteAddress::from(route.to.0.network())),
         RouteAttribute::Oif(index),

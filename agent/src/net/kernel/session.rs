@@ -22,14 +22,15 @@ use super::link::Link;
 use super::request::{self, Pair};
 use super::sysctl::Sysctls;
 use super::{host, netns};
-use crate::plan::{HostLink, Observed, PodLink, Step};
+use crate::plan::{Observed, PodLink, Step};
 
 /// `lo` is made with its namespace, before anything else (`LOOPBACK_IFINDEX`, net/flow.h).
 const LO: u32 = 1;
 /// Below this MTU a link has no IPv6 (`IPV6_MIN_MTU`).
 pub(super) const IPV6_MIN_MTU: u32 = 1280;
-/// How long to wait at most, in milliseconds, until the kernel has acted on a link that came up.
-const SETTLE_TRIES: usize = 50;
+/// How long to wait at most, in milliseconds, until a link or address that is there works. Usually it takes
+/// less than one; with hundreds of pods at a time others may be first in the kernel's work queue.
+const SETTLE_TRIES: usize = 500;
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
 
 /// One operation in one pod's namespace.
@@ -52,33 +53,64 @@ impl<'a> PodSession<'a> {
         nsid: i32,
         sysctls: &'a Sysctls,
     ) -> Self {
-        Self { pod, host, namespace, nsid, sysctls, indexes: BTreeMap::new() }
+        Self {
+            pod,
+            host,
+            namespace,
+            nsid,
+            sysctls,
+            indexes: BTreeMap::new(),
+        }
     }
 }
 
 impl Session for PodSession<'_> {
     fn observe(&mut self, host_links: &[&str]) -> Result<Observed, NetError> {
-        let mut observed = Observed { nsid: self.nsid, ..Observed::default() };
-        // The node's side first: reading a host end makes the kernel act on its carrier (Linux 6.8).
+        let mut observed = Observed {
+            nsid: self.nsid,
+            ..Observed::default()
+        };
         for name in host_links {
-            observed.host.extend(self.host_link(name)?);
+            let link = settled(self.host, name)?.filter(Link::is_ours);
+            observed.host.extend(link.map(Link::into_host_link));
         }
         let links = host::all(&mut self.pod)?;
+        let peers = observed.host.iter().filter(|host| host.peer_nsid == Some(self.nsid));
+        let peers: Vec<u32> = peers.filter_map(|host| host.peer_index).collect();
+        for link in links.iter().filter(|link| peers.contains(&link.index) && link.is_settling()) {
+            settled(&mut self.pod, &link.name)?;
+        }
         self.indexes = links.iter().map(|link| (link.name.clone(), link.index)).collect();
-        observed.marker = links.iter().find(|link| link.index == LO).and_then(|lo| lo.alias.clone());
-        observed.links = links.into_iter().filter(|link| !link.loopback).map(pod_link).collect();
+        observed.marker = links
+            .iter()
+            .find(|link| link.index == LO)
+            .and_then(|lo| lo.alias.clone());
+        observed.links = links
+            .into_iter()
+            .filter(|link| !link.loopback)
+            .map(pod_link)
+            .collect();
         self.addresses(&mut observed.links)?;
         self.routes(&mut observed.links)?;
+        for link in observed.links.iter().filter(|link| peers.contains(&link.index) && link.up) {
+            self.wait_for_addresses(&link.addresses)?;
+        }
         Ok(observed)
     }
 
     fn apply(&mut self, steps: &[Step]) -> Report {
         for (done, step) in steps.iter().enumerate() {
             if let Err(error) = self.step(step) {
-                return Report { done, failed: Some((step.clone(), error)) };
+                return Report {
+                    done,
+                    failed: Some((step.clone(), error)),
+                };
             }
         }
-        Report { done: steps.len(), failed: None }
+        Report {
+            done: steps.len(),
+            failed: None,
+        }
     }
 
     fn announce(&mut self, link: &IfName, mac: Mac, addresses: &[Ip]) -> Result<(), NetError> {
@@ -87,23 +119,32 @@ impl Session for PodSession<'_> {
 }
 
 impl PodSession<'_> {
-    /// A host end of ours. While both ends are up but the kernel has not acted on it (before Linux 6.8 it
-    /// does so in its own time), the bridge does not forward: wait for that, so that what is observed up works.
-    fn host_link(&mut self, name: &str) -> Result<Option<HostLink>, NetError> {
-        for _ in 0..SETTLE_TRIES {
-            match host::find(self.host, name)?.filter(Link::is_ours) {
-                Some(link) if link.is_settling() => thread::sleep(Duration::from_millis(1)),
-                link => return Ok(link.map(Link::into_host_link)),
+    /// The kernel takes an IPv6 address for its own, and listens for who asks for it, only in a work queue
+    /// after the address is on the link. Waits for that, so that what is observed works.
+    fn wait_for_addresses(&mut self, addresses: &[Cidr]) -> Result<(), NetError> {
+        for address in addresses.iter().filter(|address| address.is_ipv6()) {
+            for _ in 0..SETTLE_TRIES {
+                match self.pod.get(request::get_route(address.addr())) {
+                    Ok(answer) if !is_local(&answer) => thread::sleep(Duration::from_millis(1)),
+                    // That there is no way to it at all is how a link looks that was just set down.
+                    Ok(_) => break,
+                    Err(refusal) if refusal.is(Errno::ENETUNREACH) => break,
+                    Err(refusal) => return Err(refusal.during(format!("look up {address}"))),
+                }
             }
         }
-        Ok(host::find(self.host, name)?.filter(Link::is_ours).map(Link::into_host_link))
+        Ok(())
     }
 
     fn addresses(&mut self, links: &mut [PodLink]) -> Result<(), NetError> {
         let dump = self.pod.dump(&request::dump_addresses(None));
         for message in dump.map_err(|refusal| refusal.during("list addresses"))? {
-            let RouteNetlinkMessage::NewAddress(message) = message else { continue };
-            let Some(link) = links.iter_mut().find(|link| link.index == message.header.index) else { continue };
+            let RouteNetlinkMessage::NewAddress(message) = message else {
+                continue;
+            };
+            let Some(link) = links.iter_mut().find(|link| link.index == message.header.index) else {
+                continue;
+            };
             if let Some((address, ours)) = read_address(&message) {
                 link.addresses.push(address);
                 link.ours.extend(ours.then_some(address));
@@ -115,8 +156,12 @@ impl PodSession<'_> {
     fn routes(&mut self, links: &mut [PodLink]) -> Result<(), NetError> {
         let dump = self.pod.dump(&request::dump_our_routes());
         for message in dump.map_err(|refusal| refusal.during("list routes"))? {
-            let RouteNetlinkMessage::NewRoute(message) = message else { continue };
-            let Some((index, route)) = read_route(&message) else { continue };
+            let RouteNetlinkMessage::NewRoute(message) = message else {
+                continue;
+            };
+            let Some((index, route)) = read_route(&message) else {
+                continue;
+            };
             if let Some(link) = links.iter_mut().find(|link| link.index == index) {
                 link.routes.push(route);
             }
@@ -130,13 +175,35 @@ impl PodSession<'_> {
                 self.indexes.clear();
                 host::delete(self.host, std::slice::from_ref(host))
             }
-            Step::CreateVeth { host, bridge, link, mac, mtu, alias } => {
+            Step::CreateVeth {
+                host,
+                bridge,
+                link,
+                mac,
+                mtu,
+                alias,
+            } => {
                 let namespace = self.namespace;
-                self.create(&Pair { host, bridge: *bridge, link, mac: *mac, mtu: *mtu, namespace }, alias, step)
+                self.create(
+                    &Pair {
+                        host,
+                        bridge: *bridge,
+                        link,
+                        mac: *mac,
+                        mtu: *mtu,
+                        namespace,
+                    },
+                    alias,
+                    step,
+                )
             }
             Step::JoinBridge { host, bridge, alias } => {
                 let ipv6 = self.sysctls.has_ipv6();
-                during(self.host.change(request::join_bridge(host, *bridge, alias, ipv6), 0), step)
+                during(
+                    self.host
+                        .change(request::join_bridge(host, *bridge, alias, ipv6), 0),
+                    step,
+                )
             }
             Step::SetSysctls { link, ipv6 } => self.sysctls.prepare(link.as_str(), *ipv6),
             Step::SetMtu { link, host, mtu } => {
@@ -164,7 +231,11 @@ impl PodSession<'_> {
         self.indexes.clear();
         during(self.host.change(request::create_veth(pair), NEW), step)?;
         let ipv6 = pair.mtu >= IPV6_MIN_MTU && self.sysctls.has_ipv6();
-        during(self.host.change(request::finish_host_end(pair.host, alias, ipv6), 0), step)
+        during(
+            self.host
+                .change(request::finish_host_end(pair.host, alias, ipv6), 0),
+            step,
+        )
     }
 
     /// A change of a link in the pod.
@@ -184,10 +255,29 @@ impl PodSession<'_> {
             return Ok(*index);
         }
         let found = host::find(&mut self.pod, link.as_str())?;
-        let index = found.ok_or_else(|| netns::system(&format!("find {link} in the pod"), Errno::ENODEV))?.index;
+        let index = found
+            .ok_or_else(|| netns::system(&format!("find {link} in the pod"), Errno::ENODEV))?
+            .index;
         self.indexes.insert(link.to_string(), index);
         Ok(index)
     }
+}
+
+/// A link that works if it is up. When the other end comes up the kernel starts the queue of a link, and
+/// forwards through a port of a bridge, only later in a work queue; until then frames are dropped. To read
+/// one link makes the kernel do it now (Linux 6.8; before it does so in its own time).
+fn settled(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetError> {
+    for _ in 0..SETTLE_TRIES {
+        match host::find(socket, name)? {
+            Some(link) if link.is_settling() => thread::sleep(Duration::from_millis(1)),
+            link => return Ok(link),
+        }
+    }
+    host::find(socket, name)
+}
+
+fn is_local(answer: &RouteNetlinkMessage) -> bool {
+    matches!(answer, RouteNetlinkMessage::NewRoute(route) if route.header.kind == RouteType::Local)
 }
 
 fn during(result: Result<(), Refusal>, step: &Step) -> Result<(), NetError> {
@@ -248,7 +338,13 @@ fn read_route(message: &RouteMessage) -> Option<(u32, Route)> {
         }
     }
     let to = to.unwrap_or_else(|| unspecified(message));
-    Some((index?, Route { to: Cidr(IpNet::new(to, header.destination_prefix_length).ok()?), via }))
+    Some((
+        index?,
+        Route {
+            to: Cidr(IpNet::new(to, header.destination_prefix_length).ok()?),
+            via,
+        },
+    ))
 }
 
 fn unspecified(message: &RouteMessage) -> IpAddr {

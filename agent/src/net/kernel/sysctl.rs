@@ -12,7 +12,11 @@ use super::super::netlink::Counters;
 
 /// Answers ARP only from the link that has the address; replies may come in another way than they went out;
 /// other IPv4 addresses stay when the first one of a subnet goes.
-const IPV4: [(&str, &str); 3] = [("arp_announce", "2"), ("rp_filter", "2"), ("promote_secondaries", "1")];
+const IPV4: [(&str, &str); 3] = [
+    ("arp_announce", "2"),
+    ("rp_filter", "2"),
+    ("promote_secondaries", "1"),
+];
 
 /// No addresses and routes from routers nobody asked for; addresses stay when the link is set down.
 const IPV6: [(&str, &str); 2] = [("accept_ra", "0"), ("keep_addr_on_down", "1")];
@@ -63,6 +67,9 @@ impl Sysctls {
             .write(true)
             .open(&path)
             .and_then(|mut file| io::Write::write_all(&mut file, value.as_bytes()))
-            .map_err(|source| NetError::System { action: format!("write {value} to {}", path.display()), source })
+            .map_err(|source| NetError::System {
+                action: format!("write {value} to {}", path.display()),
+                source,
+            })
     }
 }
