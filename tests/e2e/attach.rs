@@ -54,7 +54,31 @@ async fn first_container_sees_net1(env: Arc<Env>) -> Result<()> {
             ensure!(seen.insert(address.clone()), "{address} was given twice");
         }
     }
-    check_records(&env, net.name(), &pods, &seen).await
+    let nodes = env.kubectl(&["get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"]).await?;
+    let nodes: BTreeSet<_> = nodes.split_whitespace().collect();
+    ensure!(nodes.len() == 2, "all pods are on {nodes:?}");
+    check_records(&env, net.name(), &pods, &seen).await?;
+    check_rows(&env, net.name(), &seen).await
+}
+
+/// What people see in `kubectl get podnetworks`.
+async fn check_rows(env: &Env, network: &str, used: &BTreeSet<String>) -> Result<()> {
+    let rows = fixtures::table(env, "podnetworks").await?;
+    let mut shown = BTreeSet::new();
+    for row in &rows {
+        let cell = |title: &str| row.get(title).map(String::as_str).unwrap_or_default();
+        let pod = env.field(&format!("pod/{}", cell("POD")), ".spec.nodeName").await?;
+        let right = pod == cell("NODE")
+            && cell("NETWORKS") == network
+            && cell("READY") == "True"
+            && cell("REASON") == "Attached"
+            && !cell("AGE").is_empty();
+        ensure!(right, "{row:?}");
+        shown.extend(cell("ADDRESSES").split(',').map(str::to_owned));
+    }
+    let used: BTreeSet<_> = used.iter().filter_map(|cidr| cidr.split('/').next()).map(str::to_owned).collect();
+    ensure!(rows.len() == 6 && shown == used, "the rows show {shown:?}, pods use {used:?}");
+    Ok(())
 }
 
 /// Every pod has one record, and the records hold exactly the addresses that are in use.

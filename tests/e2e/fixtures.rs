@@ -235,8 +235,10 @@ pub async fn table(env: &Env, kind: &str) -> Result<Vec<BTreeMap<String, String>
         .collect()
 }
 
-/// Checks that a pod's own containers have not started.
+/// Checks that a pod's own containers have not started, and that people see it.
 pub async fn is_held(env: &Env, pod: &str) -> Result<()> {
+    let shown = env.kubectl(&["get", "pod", pod]).await?;
+    ensure!(shown.contains("Init:0/2"), "{shown}");
     let pod: Pod = Api::namespaced(env.cluster.client(), &env.namespace)
         .get(pod)
         .await?;

@@ -3,22 +3,26 @@
 use std::{
     collections::BTreeMap,
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use fairlead_crds::{IPBlock, PodNetwork, names};
 use fairlead_tests::wait;
+use k8s_openapi::jiff::Timestamp;
+use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
-    agents,
-    fixtures::{self, Net, SOON, Traces},
+    fixtures::{self, Net, QUARANTINE, SOON},
+    traces::{self, Traces},
     trial::{Case, Env},
 };
 
-/// From a pod's end to the end of its record: the runtime's and the kubelet's time is in it.
-const CLEANED: Duration = Duration::from_secs(10);
-const QUARANTINE: Duration = Duration::from_secs(5);
+/// From the end of a pod in the API to the end of its record; the kubelet removes the sandbox before the pod.
+const CLEANED: Duration = Duration::from_secs(5);
+/// From a forced deletion: the kubelet hears of it and ends the sandbox afterwards.
+const CLEANED_LATE: Duration = Duration::from_secs(20);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -28,47 +32,47 @@ pub fn cases() -> Vec<Case> {
         Case::new("gone_after_the_namespace_is_deleted", namespace_delete),
         Case::new("gone_after_a_job_completes", completed_job),
         Case::new("gone_and_back_under_the_same_name", stateful_set),
-        Case::new("gone_addresses_rest_for_their_quarantine", quarantine),
-        Case::new("gone_without_an_agent_the_pod_does_not_wait", nobody_waits)
-            .alone()
-            .timeout(Duration::from_secs(240)),
+        Case::new("gone_soon_after_the_sandbox", after_the_sandbox),
+        Case::new("gone_addresses_rest_for_their_quarantine", quarantine).timeout(Duration::from_secs(180)),
+        Case::new(
+            "gone_a_network_stays_until_its_last_pod_is_gone_and_takes_its_bridge_and_blocks_along",
+            network,
+        ),
     ]
 }
 
 async fn running_pod(env: &Env, range: &str) -> Result<Traces> {
     let net = Net::island(env, "gone", &[range, "fd00:40::/64"]);
     net.create(env).await?;
-    env.apply(&fixtures::pod("victim", net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::pod("victim", net.name()).to_string()).await?;
     env.wait_ready("app=victim", SOON).await?;
-    fixtures::traces(env, "victim").await
+    traces::of(env, "victim").await
 }
 
 async fn plain_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.40.0.0/24").await?;
+    let asked = SystemTime::now();
     env.kubectl(&["delete", "pod", "victim", "--timeout=20s"]).await?;
-    traces.wait_gone(&env, CLEANED).await
+    traces.wait_gone(&env, CLEANED).await?;
+    traces.rest_since(&env, asked).await
 }
 
 async fn forced_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.41.0.0/24").await?;
-    env.kubectl(&[
-        "delete",
-        "pod",
-        "victim",
-        "--force",
-        "--grace-period=0",
-        "--timeout=20s",
-    ])
-    .await?;
-    traces.wait_gone(&env, CLEANED).await
+    let asked = SystemTime::now();
+    let delete = ["delete", "pod", "victim", "--force", "--grace-period=0", "--timeout=20s"];
+    env.kubectl(&delete).await?;
+    traces.wait_gone(&env, CLEANED_LATE).await?;
+    traces.rest_since(&env, asked).await
 }
 
 async fn namespace_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.42.0.0/24").await?;
-    env.kubectl(&["delete", "namespace", &env.namespace, "--timeout=40s"])
-        .await?;
-    traces.wait_gone(&env, CLEANED).await?;
+    let asked = SystemTime::now();
+    env.kubectl(&["delete", "namespace", &env.namespace, "--timeout=60s"]).await?;
+    // The namespace could not go before the record, and both not before the pod.
+    traces.wait_gone(&env, Duration::from_secs(1)).await?;
+    traces.rest_since(&env, asked).await?;
     // For the end of the trial, which deletes it once more.
     env.kubectl(&["create", "namespace", &env.namespace]).await?;
     Ok(())
@@ -79,25 +83,31 @@ async fn completed_job(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     let mut pod = fixtures::pod("work", net.name());
     pod["spec"]["restartPolicy"] = "Never".into();
-    pod["spec"]["containers"][0]["command"] = json!(["sleep", "3"]);
+    let until_told = "while [ ! -e /done ]; do sleep 0.1; done";
+    pod["spec"]["containers"][0]["command"] = json!(["sh", "-c", until_told]);
     let template = json!({ "metadata": pod["metadata"].clone(), "spec": pod["spec"].clone() });
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "work" },
         "spec": { "template": without_name(template) },
     });
     env.apply(&job.to_string()).await?;
+    wait::until(SOON, "the pod of the job", || async {
+        let pods = fixtures::pods(&env, "work").await?.len();
+        ensure!(pods == 1, "{pods} pods");
+        Ok(())
+    })
+    .await?;
     env.wait_ready("app=work", SOON).await?;
-    let [name] = &fixtures::pods(&env, "work").await?[..] else {
-        anyhow::bail!("a job of one pod")
-    };
-    let traces = fixtures::traces(&env, name).await?;
-    env.kubectl(&["wait", "job/work", "--for=condition=Complete", "--timeout=40s"])
-        .await?;
-    traces.wait_gone(&env, CLEANED).await?;
-    ensure!(
-        fixtures::pods(&env, "work").await?.len() == 1,
-        "the completed pod must still be there"
-    );
+    let pods = fixtures::pods(&env, "work").await?;
+    let name = pods.first().context("a pod")?;
+    let traces = traces::of(&env, name).await?;
+    let asked = SystemTime::now();
+    env.exec(name, &["touch", "/done"]).await?;
+    env.kubectl(&["wait", "job/work", "--for=condition=Complete", "--timeout=40s"]).await?;
+    traces.wait_gone(&env, CLEANED_LATE).await?;
+    traces.rest_since(&env, asked).await?;
+    let phase = env.field(&format!("pod/{name}"), ".status.phase").await?;
+    ensure!(phase == "Succeeded", "the completed pod must still be there, it is {phase}");
     Ok(())
 }
 
@@ -124,25 +134,41 @@ async fn stateful_set(env: Arc<Env>) -> Result<()> {
     });
     env.apply(&set.to_string()).await?;
     for round in 0..3 {
-        env.kubectl(&["rollout", "status", "statefulset/web", "--timeout=60s"])
-            .await?;
-        let uid = env.field("pod/web-0", ".metadata.uid").await?;
-        wait::until(CLEANED, "one record, of the pod that is there", || async {
-            let uids: Vec<_> = fixtures::records(&env)
-                .await?
-                .into_iter()
-                .map(|record| record.spec.pod_uid)
-                .collect();
-            ensure!(
-                uids == [uid.clone()],
-                "round {round}: the pod is {uid}, the records are of {uids:?}"
-            );
-            Ok(())
-        })
-        .await?;
+        env.kubectl(&["rollout", "status", "statefulset/web", "--timeout=60s"]).await?;
+        let traces = traces::of(&env, "web-0").await?;
+        let records = fixtures::records(&env).await?.len();
+        ensure!(records == 1, "round {round}: {records} records of one pod");
+        let asked = SystemTime::now();
         env.kubectl(&["delete", "pod", "web-0", "--timeout=20s"]).await?;
+        traces.wait_gone(&env, CLEANED).await?;
+        traces.rest_since(&env, asked).await?;
     }
     Ok(())
+}
+
+/// Measured from the death of the sandbox, whatever the kubelet and the API server do meanwhile.
+async fn after_the_sandbox(env: Arc<Env>) -> Result<()> {
+    let traces = running_pod(&env, "10.47.0.0/24").await?;
+    let record = fixtures::record(&env, "victim").await?;
+    let node = env.cluster.node(&record.spec.node_name)?;
+    let records: Api<PodNetwork> = Api::namespaced(env.cluster.client(), &env.namespace);
+    env.kubectl(&["delete", "pod", "victim", "--wait=false"]).await?;
+    wait::until(SOON, "the sandbox to end", || async {
+        let left = node.sandbox_pids(&traces.uid).await?;
+        ensure!(left.is_empty(), "{left:?} are left");
+        Ok(())
+    })
+    .await?;
+    let ended = Instant::now();
+    wait::until(CLEANED, "the record to go", || async {
+        let left = records.list(&ListParams::default()).await?.items.len();
+        ensure!(left == 0, "{left} are left");
+        Ok(())
+    })
+    .await?;
+    let took = ended.elapsed();
+    ensure!(took < Duration::from_secs(3), "the record went {took:?} after the sandbox");
+    traces.wait_gone(&env, Duration::from_secs(1)).await
 }
 
 /// Three addresses, one pod at a time: whatever comes back must have rested.
@@ -151,44 +177,73 @@ async fn quarantine(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "rest", &["10.45.0.0/29"])
         .with("/ipam/ranges/0/gateway", "10.45.0.1".into())
         .with("/ipam/ranges/0/exclude", json!(["10.45.0.2/32", "10.45.0.3/32"]))
+        .with("/exhaustion", json!({ "resource": false, "taint": "None" }))
         .with("/nodeSelector", json!({ "kubernetes.io/hostname": "node1" }));
     net.create(&env).await?;
-    let mut freed: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut freed: BTreeMap<String, Timestamp> = BTreeMap::new();
     let mut again = 0;
     for round in 0..6 {
         let name = format!("turn-{round}");
-        env.apply(&fixtures::on_node(fixtures::pod(&name, net.name()), "node1").to_string())
-            .await?;
+        env.apply(&fixtures::on_node(fixtures::pod(&name, net.name()), "node1").to_string()).await?;
         env.wait_ready(&format!("app={name}"), SOON).await?;
-        let traces = fixtures::traces(&env, &name).await?;
-        for address in &traces.addresses {
-            if let Some(since) = freed.get(address).map(Instant::elapsed) {
-                again += 1;
-                ensure!(since >= QUARANTINE, "{address} was given again after {since:?}");
-            }
-        }
+        let traces = traces::of(&env, &name).await?;
+        again += usize::from(was_not_too_early(&env, &name, &traces, &freed).await?);
+        let asked = SystemTime::now();
         env.kubectl(&["delete", "pod", &name, "--timeout=20s"]).await?;
-        // The latest moment at which it can have been freed would hide a violation; this is the earliest.
-        let earliest = Instant::now();
-        freed.extend(traces.addresses.iter().map(|address| (address.clone(), earliest)));
+        // The sandbox lived when it was asked for, so this is never later than what we look for.
+        let rested = Timestamp::try_from(asked + QUARANTINE)?;
+        freed.extend(traces.addresses.iter().map(|address| (address.clone(), rested)));
         traces.wait_gone(&env, CLEANED).await?;
+        traces.rest_since(&env, asked).await?;
     }
     ensure!(again > 0, "no address came back, so nothing was seen");
     Ok(())
 }
 
-async fn nobody_waits(env: Arc<Env>) -> Result<()> {
-    let traces = running_pod(&env, "10.46.0.0/24").await?;
-    agents::while_stopped(&env.cluster, async {
-        let started = Instant::now();
-        env.kubectl(&["delete", "pod", "victim", "--timeout=20s"]).await?;
-        let took = started.elapsed();
-        ensure!(
-            took < Duration::from_secs(5),
-            "without an agent the deletion took {took:?}"
-        );
+/// Whether an address of the pod was another's before. Its record must be younger than the end of the rest.
+async fn was_not_too_early(env: &Env, pod: &str, traces: &Traces, freed: &BTreeMap<String, Timestamp>) -> Result<bool> {
+    let record = fixtures::record(env, pod).await?;
+    let created = record.metadata.creation_timestamp.context("a record without a time")?.0;
+    let Some((address, rested)) = traces.addresses.iter().find_map(|address| freed.get_key_value(address)) else {
+        return Ok(false);
+    };
+    // The time of creation is cut to whole seconds.
+    let latest = created + Duration::from_secs(1);
+    ensure!(latest > *rested, "{address} was given to {pod} at {created}, and had to rest until {rested}");
+    Ok(true)
+}
+
+async fn network(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "short", &["10.48.0.0/24"]);
+    net.create(&env).await?;
+    env.apply(&fixtures::on_node(fixtures::pod("last", net.name()), "node1").to_string()).await?;
+    env.wait_ready("app=last", SOON).await?;
+    let node = env.cluster.node("node1")?;
+    let bridge = env.link_name("short");
+    node.exec(&["ip", "link", "show", &bridge]).await?;
+    let object = format!("networks.{}/{}", names::GROUP, net.name());
+    env.kubectl(&["delete", &object, "--wait=false"]).await?;
+    wait::until(SOON, "the Network to say that it is used", || async {
+        let status = env.field(&object, ".status.conditions[?(@.type==\"InUse\")].status").await?;
+        ensure!(status == "True", "InUse={status}");
         Ok(())
     })
     .await?;
-    traces.wait_gone(&env, CLEANED).await
+    wait::stays(Duration::from_secs(3), "the pod keeps its interface", || async {
+        let found = fixtures::addresses(&env, "last", "net1").await?;
+        ensure!(found.len() == 1, "{found:?}");
+        Ok(())
+    })
+    .await?;
+    env.kubectl(&["delete", "pod", "last", "--timeout=20s"]).await?;
+    wait::until(SOON, "the Network, its blocks and its bridge to go", || async {
+        let left = env.kubectl(&["get", &object, "--ignore-not-found", "-o", "name"]).await?;
+        let blocks: Api<IPBlock> = Api::all(env.cluster.client());
+        let of_network = ListParams::default().fields(&format!("spec.network={}", net.name()));
+        let blocks = blocks.list(&of_network).await?.items.len();
+        let bridge = node.output(&["ip", "link", "show", &bridge]).await?.status.success();
+        ensure!(left.is_empty() && blocks == 0 && !bridge, "{left} {blocks} blocks, bridge: {bridge}");
+        Ok(())
+    })
+    .await
 }

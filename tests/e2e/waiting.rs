@@ -1,6 +1,9 @@
 //! A pod that cannot get its networks waits, says why in one sentence, and goes on by itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use fairlead_crds::{Reason, names};
@@ -10,8 +13,12 @@ use serde_json::json;
 use crate::{
     agents,
     fixtures::{self, Net, SOON},
+    traces,
     trial::{Case, Env},
 };
+
+/// The gate names what to look at every 30 s.
+const REMINDED: Duration = Duration::from_secs(45);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -20,18 +27,27 @@ pub fn cases() -> Vec<Case> {
         Case::new("waiting_for_an_address_of_a_full_range", full_range),
         Case::new("waiting_for_a_readable_annotation", invalid_annotation),
         Case::new("waiting_for_a_namespace_to_be_allowed", forbidden_namespace),
-        Case::new("waiting_for_an_agent", without_an_agent)
-            .alone()
-            .timeout(Duration::from_secs(240)),
+        Case::new(
+            "waiting_for_an_agent_new_pods_are_held_and_deleted_pods_do_not_wait",
+            without_an_agent,
+        )
+        .alone()
+        .timeout(Duration::from_secs(240)),
     ]
+}
+
+/// Waits until a pod says that it waits, and why: its record, its gate, and `kubectl get pods`.
+async fn waits_because(env: &Env, pod: &str, reason: Reason, naming: &str) -> Result<()> {
+    let sentence = fixtures::wait_for_reason(env, pod, &[reason]).await?;
+    ensure!(sentence.contains(naming), "{sentence:?} does not name {naming}");
+    fixtures::wait_for_gate(env, pod, reason.as_str(), SOON).await?;
+    fixtures::is_held(env, pod).await
 }
 
 async fn missing_network(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "late", &["10.30.0.0/24"]);
     env.apply(&fixtures::pod("early", net.name()).to_string()).await?;
-    let sentence = fixtures::wait_for_reason(&env, "early", &[Reason::NetworkNotFound]).await?;
-    ensure!(sentence.contains(net.name()), "{sentence}");
-    fixtures::is_held(&env, "early").await?;
+    waits_because(&env, "early", Reason::NetworkNotFound, net.name()).await?;
     net.create(&env).await?;
     env.wait_ready("app=early", SOON).await
 }
@@ -42,15 +58,13 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
         .with("/exhaustion", json!({ "resource": false, "taint": "None" }))
         .with("/nodeSelector", json!({ "kubernetes.io/hostname": "node1" }));
     net.create(&env).await?;
+    let pod = |name: &str| fixtures::on_node(fixtures::pod(name, net.name()), "node1").to_string();
     for name in ["one", "two"] {
-        env.apply(&fixtures::on_node(fixtures::pod(name, net.name()), "node1").to_string())
-            .await?;
+        env.apply(&pod(name)).await?;
         env.wait_ready(&format!("app={name}"), SOON).await?;
     }
-    env.apply(&fixtures::on_node(fixtures::pod("three", net.name()), "node1").to_string())
-        .await?;
-    fixtures::wait_for_reason(&env, "three", &[Reason::NoAddresses]).await?;
-    fixtures::is_held(&env, "three").await?;
+    env.apply(&pod("three")).await?;
+    waits_because(&env, "three", Reason::NoAddresses, net.name()).await?;
     env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
     env.wait_ready("app=three", SOON).await
 }
@@ -58,13 +72,11 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
 async fn invalid_annotation(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "plain", &["10.32.0.0/24"]);
     net.create(&env).await?;
-    env.apply(&fixtures::pod("typo", &format!("{}@net1@net2", net.name())).to_string())
-        .await?;
-    fixtures::wait_for_reason(&env, "typo", &[Reason::InvalidRequest]).await?;
-    fixtures::is_held(&env, "typo").await?;
+    let typo = format!("{}@net1@net2", net.name());
+    env.apply(&fixtures::pod("typo", &typo).to_string()).await?;
+    waits_because(&env, "typo", Reason::InvalidRequest, "").await?;
     let correct = format!("{}={}", names::NETWORKS_ANNOTATION, net.name());
-    env.kubectl(&["annotate", "--overwrite", "pod", "typo", &correct])
-        .await?;
+    env.kubectl(&["annotate", "--overwrite", "pod", "typo", &correct]).await?;
     env.wait_ready("app=typo", SOON).await
 }
 
@@ -74,35 +86,29 @@ async fn forbidden_namespace(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "club", &["10.33.0.0/24"]).with("/allowedNamespaces", allowed);
     net.create(&env).await?;
     env.apply(&fixtures::pod("guest", net.name()).to_string()).await?;
-    fixtures::wait_for_reason(&env, "guest", &[Reason::NamespaceNotAllowed]).await?;
-    fixtures::is_held(&env, "guest").await?;
-    env.kubectl(&["label", "namespace", &env.namespace, &format!("{label}=yes")])
-        .await?;
+    waits_because(&env, "guest", Reason::NamespaceNotAllowed, &env.namespace).await?;
+    env.kubectl(&["label", "namespace", &env.namespace, &format!("{label}=yes")]).await?;
     env.wait_ready("app=guest", SOON).await
 }
 
 async fn without_an_agent(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "alone", &["10.34.0.0/24"]);
     net.create(&env).await?;
+    env.apply(&fixtures::pod("victim", net.name()).to_string()).await?;
+    env.wait_ready("app=victim", SOON).await?;
+    let victim = traces::of(&env, "victim").await?;
     agents::while_stopped(&env.cluster, async {
-        env.apply(&fixtures::pod("patient", net.name()).to_string())
-            .await?;
-        wait::until(SOON, "the gate to say that it waits", || async {
-            let said = env
-                .kubectl(&["logs", "patient", "-c", names::GATE_CONTAINER])
-                .await?;
-            ensure!(said.contains("agent"), "it says {said:?}");
-            Ok(())
-        })
-        .await?;
+        env.apply(&fixtures::pod("patient", net.name()).to_string()).await?;
+        let started = Instant::now();
+        env.kubectl(&["delete", "pod", "victim", "--timeout=20s"]).await?;
+        let took = started.elapsed();
+        ensure!(took < Duration::from_secs(8), "without an agent the deletion took {took:?}");
+        let said = fixtures::wait_for_gate(&env, "patient", "has not seen this pod", REMINDED).await?;
+        ensure!(said.contains("kubectl get podnetwork"), "it does not say where to look: {said}");
         let held = || fixtures::is_held(&env, "patient");
-        wait::stays(
-            Duration::from_secs(5),
-            "the pod is held while no agent runs",
-            held,
-        )
-        .await
+        wait::stays(Duration::from_secs(2), "the pod is held while no agent runs", held).await
     })
     .await?;
-    env.wait_ready("app=patient", SOON).await
+    env.wait_ready("app=patient", SOON).await?;
+    victim.wait_gone(&env, SOON).await
 }

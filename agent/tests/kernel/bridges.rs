@@ -182,9 +182,10 @@ fn uplinks_that_must_not_be_taken_are_refused_and_left_alone() {
             add_device(name);
         }
         let refused = |uplink: &str, why: &str| {
-            let before = ip("-o link show type veth");
+            let state = || ["up1", "up1-far", "wan1", "wan1-far"].map(|name| ip(&format!("link show {name}")));
+            let before = state();
             let problem = kernel.ensure_bridge(&with_uplink(uplink)).unwrap_err();
-            assert_eq!(ip("-o link show type veth"), before, "{why}");
+            assert_eq!(state(), before, "{why}");
             problem.reason
         };
         assert_eq!(refused("wan1", "not in --devices"), Reason::DeviceNotAllowed);
