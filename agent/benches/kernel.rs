@@ -21,7 +21,8 @@ fn main() {
         let kernel = kernel(&[]);
         let bridge = kernel.ensure_bridge(&wanted_bridge("br-blue")).expect("a bridge");
         let pods: Vec<Pod> = (0..ROUNDS).map(|_| Pod::new()).collect();
-        let wanted: Vec<_> = (1..=ROUNDS).map(|number| [wanted(&format!("u{number}"), number, bridge)]).collect();
+        let wanted: Vec<_> =
+            (1..=ROUNDS).map(|number| [wanted(&format!("u{number}"), number, bridge)]).collect();
 
         let before = kernel.counters();
         let attach = time(&pods, &wanted, |pod, wanted| attach(&kernel, pod, wanted));
@@ -86,7 +87,13 @@ fn time<'a, const N: usize>(
 fn report(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let at = |percent: usize| milliseconds(times[(times.len() * percent / 100).min(times.len() - 1)]);
-    line(&format!("{what}: p50 {:.2} ms, p90 {:.2} ms, p99 {:.2} ms ({})", at(50), at(90), at(99), times.len()));
+    line(&format!(
+        "{what}: p50 {:.2} ms, p90 {:.2} ms, p99 {:.2} ms ({})",
+        at(50),
+        at(90),
+        at(99),
+        times.len()
+    ));
 }
 
 fn milliseconds(duration: Duration) -> f64 {

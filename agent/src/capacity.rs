@@ -88,7 +88,7 @@ mod tests {
             uid: "r".into(),
             generation: None,
             spec: serde_json::from_value(spec).unwrap(),
-            status: Default::default(),
+            status: fairlead_crds::PodNetworkStatus::default(),
         };
         let promised = BTreeMap::from([("blue".to_owned(), promised)]);
         let pod = Pod {

@@ -58,6 +58,7 @@ pub async fn sandboxes(agent: Arc<Agent>, mut changes: Subscription, cancel: Can
             change = changes.next() => change,
         };
         let Some(change) = change else { return };
+        agent.saw(&change);
         let waiting = agent.gone_pods();
         agent.queue.add_all(change.uids.into_iter().chain(waiting));
     }

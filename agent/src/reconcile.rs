@@ -21,6 +21,7 @@ use crate::record::Records;
 use crate::repair::Budget;
 use crate::sandbox::Sandboxes;
 use crate::sandbox::cri::Runtime;
+use crate::sandbox::watch::Change;
 use crate::view::View;
 
 mod adopt;
@@ -232,6 +233,17 @@ impl Agent {
     /// Host links whose records are missing; each pod's are looked at when it comes up.
     pub fn set_orphans(&self, orphans: HashMap<String, Vec<HostLink>>) {
         *self.orphans.lock().unwrap_or_else(PoisonError::into_inner) = orphans;
+    }
+
+    /// Notes when sandboxes were first seen, for the time it takes to attach.
+    pub fn saw(&self, change: &Change) {
+        let pods: Vec<&String> = {
+            let view = self.view.lock();
+            change.uids.iter().filter(|uid| view.pods.contains_key(*uid)).collect()
+        };
+        for (uid, sandbox) in pods.into_iter().filter_map(|uid| Some((uid, change.now.newest(uid)?))) {
+            self.remember(uid, |memory| memory.see(&sandbox.id));
+        }
     }
 
     /// Pods that wait for the end of their sandbox.

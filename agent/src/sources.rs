@@ -224,7 +224,7 @@ impl Sources {
             pod_limit: pods.and_then(|pods| pods.0.parse().ok()).unwrap_or(0),
         };
         if view.node != node {
-            view.node = node;
+            view.set_node(node);
             self.everything_changed(view);
             self.networks_changed.notify_one();
         }

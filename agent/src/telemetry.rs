@@ -1,5 +1,7 @@
 //! Logs: text for people or JSON for machines, on standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// Starts logging. `filter` is a directive such as `info` or `fairlead_agent=debug`.
@@ -9,7 +11,8 @@ use tracing_subscriber::EnvFilter;
 pub fn start(filter: &str, json: bool) -> anyhow::Result<()> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(filter)?)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let started = if json {
         builder.json().try_init()
     } else {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use fairlead_crds::Network;
 
 use crate::ipam::{Ipam, Pool};
-use crate::model::{Node, Pod, Record};
+use crate::model::{self, Node, Pod, Record};
 
 /// Everything the agent knows.
 #[derive(Debug, Default)]
@@ -67,16 +67,22 @@ impl Inner {
         self.refresh_pools();
     }
 
-    fn refresh_pools(&mut self) {
-        let pools =
-            self.networks.values().filter(|network| crate::model::is_accepted(network)).filter_map(Pool::of);
-        self.ipam.set_pools(pools);
+    /// Replaces what is known of the node; which Networks exist on it depends on its labels.
+    pub fn set_node(&mut self, node: Node) {
+        self.node = node;
+        self.refresh_pools();
     }
 
-    /// How many more pods the node can have.
+    /// Only Networks of this node have a pool: blocks of others are neither claimed nor kept.
+    fn refresh_pools(&mut self) {
+        let here = |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &self.node.labels);
+        self.ipam.set_pools(self.networks.values().filter(here).filter_map(Pool::of));
+    }
+
+    /// How many more attachments of one network the node may need; never 0, so that whoever waits is served.
     pub fn free_slots(&self) -> u64 {
-        let pods = self.pods.values().filter(|pod| !pod.is_over()).count() as u64;
-        self.node.pod_limit.saturating_sub(pods)
+        let served = self.records.values().filter(|record| !record.spec.attachments.is_empty()).count() as u64;
+        self.node.pod_limit.saturating_sub(served).max(1)
     }
 
     /// The pods of this node with their records.

@@ -22,10 +22,7 @@ pub struct ParseError {
 
 impl ParseError {
     fn new(value: &str, expected: &'static str) -> Self {
-        Self {
-            value: value.to_owned(),
-            expected,
-        }
+        Self { value: value.to_owned(), expected }
     }
 }
 
@@ -158,11 +155,7 @@ impl FromStr for Mac {
             let part = parts.next().filter(|part| part.len() == 2).ok_or_else(error)?;
             *octet = u8::from_str_radix(part, 16).map_err(|_| error())?;
         }
-        if parts.next().is_some() {
-            Err(error())
-        } else {
-            Ok(Self(octets))
-        }
+        if parts.next().is_some() { Err(error()) } else { Ok(Self(octets)) }
     }
 }
 
@@ -218,29 +211,16 @@ mod tests {
             let cidr: Cidr = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&cidr).unwrap(), text);
         }
-        assert_eq!(
-            "02:AA:00:00:00:01".parse::<Mac>().unwrap().to_string(),
-            "02:aa:00:00:00:01"
-        );
+        assert_eq!("02:AA:00:00:00:01".parse::<Mac>().unwrap().to_string(), "02:aa:00:00:00:01");
     }
 
     #[test]
     fn bad_values_are_refused_with_the_value_and_the_form() {
         assert_eq!(
-            "1.2.3.4/33"
-                .parse::<Cidr>()
-                .unwrap_err()
-                .to_string()
-                .split(" is not ")
-                .next(),
+            "1.2.3.4/33".parse::<Cidr>().unwrap_err().to_string().split(" is not ").next(),
             Some("\"1.2.3.4/33\"")
         );
-        for bad in [
-            "02:00:00:00:00",
-            "02:00:00:00:00:00:00",
-            "0x:00:00:00:00:00",
-            "2:0:0:0:0:0",
-        ] {
+        for bad in ["02:00:00:00:00", "02:00:00:00:00:00:00", "0x:00:00:00:00:00", "2:0:0:0:0:0"] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
         for bad in ["", "..", "a b", "a/b", "a:b", "sixteen-letters-"] {

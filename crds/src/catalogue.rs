@@ -30,16 +30,8 @@ pub const METRICS: &[Metric] = &[
         labels: "",
         means: "Histogram of the time from the proof that a pod is gone to the removal of its record.",
     },
-    Metric {
-        name: "fairlead_reconcile_total",
-        labels: "outcome",
-        means: "Reconciliations of pods.",
-    },
-    Metric {
-        name: "fairlead_api_requests_total",
-        labels: "verb, kind",
-        means: "Writes to the API server.",
-    },
+    Metric { name: "fairlead_reconcile_total", labels: "outcome", means: "Reconciliations of pods." },
+    Metric { name: "fairlead_api_requests_total", labels: "verb, kind", means: "Writes to the API server." },
     Metric {
         name: "fairlead_netlink_messages_total",
         labels: "kind",
@@ -55,51 +47,23 @@ pub const METRICS: &[Metric] = &[
         labels: "network, state",
         means: "Addresses of this node: used, free, quarantined.",
     },
-    Metric {
-        name: "fairlead_pods",
-        labels: "state",
-        means: "Pods of this node: attached, waiting.",
-    },
+    Metric { name: "fairlead_pods", labels: "state", means: "Pods of this node: attached, waiting." },
     Metric {
         name: "fairlead_lease_fresh",
         labels: "",
         means: "1 while the agent may attach, 0 after its Lease lapsed.",
     },
-    Metric {
-        name: "fairlead_controller_leader",
-        labels: "",
-        means: "1 on the replica that leads.",
-    },
-    Metric {
-        name: "fairlead_networks",
-        labels: "accepted",
-        means: "Networks by whether they are accepted.",
-    },
+    Metric { name: "fairlead_controller_leader", labels: "", means: "1 on the replica that leads." },
+    Metric { name: "fairlead_networks", labels: "accepted", means: "Networks by whether they are accepted." },
 ];
 
 /// Events, on which object, and when. The reasons are those of [`Reason`].
 pub const EVENTS: &[(Reason, &str, &str)] = &[
-    (
-        Reason::PodWaits,
-        "Pod",
-        "Once per reason, while a pod waits for its networks; Warning.",
-    ),
-    (
-        Reason::InterfaceAddRejected,
-        "Pod",
-        "A pod with hostNetwork carries one of our annotations; Warning.",
-    ),
-    (
-        Reason::Repaired,
-        "Pod",
-        "What something else had changed was put back; Warning.",
-    ),
+    (Reason::PodWaits, "Pod", "Once per reason, while a pod waits for its networks; Warning."),
+    (Reason::InterfaceAddRejected, "Pod", "A pod with hostNetwork carries one of our annotations; Warning."),
+    (Reason::Repaired, "Pod", "What something else had changed was put back; Warning."),
     (Reason::Contested, "Pod", "Repair stopped for a while; Warning."),
-    (
-        Reason::NetworkIsland,
-        "Network",
-        "Its pods run on several nodes that it does not connect; Warning.",
-    ),
+    (Reason::NetworkIsland, "Network", "Its pods run on several nodes that it does not connect; Warning."),
 ];
 
 /// The documentation page of conditions, reasons, events and metrics, in Markdown.
@@ -111,9 +75,7 @@ pub fn markdown() -> String {
         &mut page,
         "Conditions",
         ["Condition", "Means", "What to do"],
-        ConditionType::ALL
-            .iter()
-            .map(|c| [c.as_str(), c.means(), c.todo()]),
+        ConditionType::ALL.iter().map(|c| [c.as_str(), c.means(), c.todo()]),
     );
     section(
         &mut page,
@@ -125,9 +87,7 @@ pub fn markdown() -> String {
         &mut page,
         "Events",
         ["Reason", "Object", "When"],
-        EVENTS
-            .iter()
-            .map(|(reason, object, when)| [reason.as_str(), object, when]),
+        EVENTS.iter().map(|(reason, object, when)| [reason.as_str(), object, when]),
     );
     section(
         &mut page,
@@ -140,17 +100,7 @@ pub fn markdown() -> String {
 
 fn section<'a>(page: &mut String, title: &str, head: [&str; 3], rows: impl Iterator<Item = [&'a str; 3]>) {
     let [a, b, c] = head;
-    page.extend([
-        "\n## ",
-        title,
-        "\n\n| ",
-        a,
-        " | ",
-        b,
-        " | ",
-        c,
-        " |\n|---|---|---|\n",
-    ]);
+    page.extend(["\n## ", title, "\n\n| ", a, " | ", b, " | ", c, " |\n|---|---|---|\n"]);
     page.extend(rows.map(|[a, b, c]| format!("| `{a}` | {b} | {c} |\n")));
 }
 
@@ -161,10 +111,6 @@ mod tests {
     #[test]
     fn the_page_lists_every_reason() {
         let page = markdown();
-        assert!(
-            Reason::ALL
-                .iter()
-                .all(|reason| page.contains(&format!("| `{reason}` |")))
-        );
+        assert!(Reason::ALL.iter().all(|reason| page.contains(&format!("| `{reason}` |"))));
     }
 }

@@ -54,11 +54,7 @@ fn parse_ms(text: &str) -> Option<u64> {
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = self.0.as_millis();
-        if ms.is_multiple_of(1000) {
-            write!(f, "{}s", ms / 1000)
-        } else {
-            write!(f, "{ms}ms")
-        }
+        if ms.is_multiple_of(1000) { write!(f, "{}s", ms / 1000) } else { write!(f, "{ms}ms") }
     }
 }
 
@@ -70,9 +66,7 @@ impl Serialize for Duration {
 
 impl<'de> Deserialize<'de> for Duration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Cow::<str>::deserialize(deserializer)?
-            .parse()
-            .map_err(serde::de::Error::custom)
+        Cow::<str>::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -105,11 +99,7 @@ mod tests {
     #[test]
     fn durations_are_read_in_the_units_admins_write() {
         for (text, seconds) in [("130s", 130), ("5m", 300), ("1h30m", 5400)] {
-            assert_eq!(
-                text.parse::<Duration>().unwrap(),
-                Duration::from_secs(seconds),
-                "{text}"
-            );
+            assert_eq!(text.parse::<Duration>().unwrap(), Duration::from_secs(seconds), "{text}");
         }
         assert_eq!("300ms".parse::<Duration>().unwrap().to_string(), "300ms");
     }

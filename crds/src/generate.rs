@@ -25,13 +25,8 @@ const HEADER: &str =
 /// # Errors
 /// [`GenerateError`] if a definition cannot be serialised.
 pub fn crds() -> Result<String, GenerateError> {
-    let definitions = [
-        Network::crd(),
-        PodNetwork::crd(),
-        IPBlock::crd(),
-        NodeNetwork::crd(),
-        Admission::crd(),
-    ];
+    let definitions =
+        [Network::crd(), PodNetwork::crd(), IPBlock::crd(), NodeNetwork::crd(), Admission::crd()];
     let mut yaml = HEADER.to_owned();
     for definition in definitions {
         yaml.push_str("---\n");
@@ -45,10 +40,7 @@ pub fn crds() -> Result<String, GenerateError> {
 /// # Errors
 /// As [`crds`].
 pub fn files() -> Result<Vec<(&'static str, String)>, GenerateError> {
-    Ok(vec![
-        ("deploy/manifests/crds.yaml", crds()?),
-        ("docs/conditions.md", catalogue::markdown()),
-    ])
+    Ok(vec![("deploy/manifests/crds.yaml", crds()?), ("docs/conditions.md", catalogue::markdown())])
 }
 
 /// The generated files below `root` that differ from what would be written, missing ones included.
@@ -58,11 +50,7 @@ pub fn files() -> Result<Vec<(&'static str, String)>, GenerateError> {
 pub fn stale(root: &Path) -> Result<Vec<&'static str>, GenerateError> {
     let differs =
         |path: &str, content: &str| std::fs::read_to_string(root.join(path)).ok().as_deref() != Some(content);
-    Ok(files()?
-        .into_iter()
-        .filter(|(path, content)| differs(path, content))
-        .map(|(path, _)| path)
-        .collect())
+    Ok(files()?.into_iter().filter(|(path, content)| differs(path, content)).map(|(path, _)| path).collect())
 }
 
 #[cfg(test)]
@@ -73,9 +61,6 @@ mod tests {
     fn generated_files_are_up_to_date() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let stale = stale(&root).unwrap();
-        assert!(
-            stale.is_empty(),
-            "{stale:?}: run `cargo run -p fairlead-crds --bin crdgen -- write`"
-        );
+        assert!(stale.is_empty(), "{stale:?}: run `cargo run -p fairlead-crds --bin crdgen -- write`");
     }
 }

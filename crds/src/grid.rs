@@ -23,9 +23,7 @@ pub fn block_at(range: Cidr, block_prefix: u8, index: u64) -> Option<Cidr> {
         return None;
     }
     let bits = if range.is_ipv6() { 128 } else { 32 };
-    let offset = u128::from(index)
-        .checked_shl(u32::from(bits - block_prefix))
-        .unwrap_or(0);
+    let offset = u128::from(index).checked_shl(u32::from(bits - block_prefix)).unwrap_or(0);
     let address = from_bits(range.0.network(), to_bits(range.0.network()) + offset);
     IpNet::new(address, block_prefix).ok().map(Cidr)
 }
@@ -74,23 +72,14 @@ mod tests {
 
     #[test]
     fn a_block_is_named_after_its_space_address_and_prefix() {
-        assert_eq!(
-            block_name("default", cidr("10.20.0.16/28")),
-            "default-10-20-0-16-28"
-        );
-        assert_eq!(
-            block_name("s", cidr("fd00:20::10/124")),
-            "s-fd000020000000000000000000000010-124"
-        );
+        assert_eq!(block_name("default", cidr("10.20.0.16/28")), "default-10-20-0-16-28");
+        assert_eq!(block_name("s", cidr("fd00:20::10/124")), "s-fd000020000000000000000000000010-124");
     }
 
     #[test]
     fn a_range_is_cut_into_blocks_without_gap() {
         assert_eq!(blocks(cidr("10.20.0.0/24"), 28), 16);
-        assert_eq!(
-            block_at(cidr("10.20.0.0/24"), 28, 15),
-            Some(cidr("10.20.0.240/28"))
-        );
+        assert_eq!(block_at(cidr("10.20.0.0/24"), 28, 15), Some(cidr("10.20.0.240/28")));
         assert_eq!(block_at(cidr("10.20.0.0/24"), 28, 16), None);
         assert_eq!(blocks(cidr("10.0.0.0/24"), 20), 0);
     }

@@ -3,10 +3,7 @@
 //! That the name fits the CIDR is checked by the validating policy: rules on `metadata.name` cost more than
 //! the API server allows in a definition.
 
-#![expect(
-    clippy::duplicated_attributes,
-    reason = "the derive takes the same keys for several columns"
-)]
+#![expect(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};

@@ -94,22 +94,17 @@ impl FromStr for Marker {
         if version != PREFIX {
             return Err(MarkerError::NotOurs);
         }
-        let uid = field(rest, "uid")?
-            .filter(|uid| !uid.is_empty())
-            .ok_or(MarkerError::Field("uid"))?;
+        let uid = field(rest, "uid")?.filter(|uid| !uid.is_empty()).ok_or(MarkerError::Field("uid"))?;
         let uid = unescape(uid);
         match field(rest, "state")? {
             Some("ready") => Ok(Self::Ready {
                 uid,
                 cookie: field(rest, "cookie")?.map(parse_cookie).transpose()?,
-                hash: field(rest, "hash")?
-                    .and_then(parse_hash)
-                    .ok_or(MarkerError::Field("hash"))?,
+                hash: field(rest, "hash")?.and_then(parse_hash).ok_or(MarkerError::Field("hash"))?,
             }),
-            Some("waiting") => Ok(Self::Waiting {
-                uid,
-                reason: unescape(field(rest, "reason")?.unwrap_or_default()),
-            }),
+            Some("waiting") => {
+                Ok(Self::Waiting { uid, reason: unescape(field(rest, "reason")?.unwrap_or_default()) })
+            }
             _ => Err(MarkerError::Field("state")),
         }
     }
@@ -117,11 +112,8 @@ impl FromStr for Marker {
 
 /// The raw value of `key`; none if absent, an error if it is there twice.
 fn field<'a>(fields: &'a str, key: &'static str) -> Result<Option<&'a str>, MarkerError> {
-    let mut values = fields
-        .split(';')
-        .filter_map(|f| f.split_once('='))
-        .filter(|(k, _)| *k == key)
-        .map(|(_, v)| v);
+    let mut values =
+        fields.split(';').filter_map(|f| f.split_once('=')).filter(|(k, _)| *k == key).map(|(_, v)| v);
     match (values.next(), values.next()) {
         (value, None) => Ok(value),
         _ => Err(MarkerError::Field(key)),
@@ -129,15 +121,11 @@ fn field<'a>(fields: &'a str, key: &'static str) -> Result<Option<&'a str>, Mark
 }
 
 fn parse_cookie(text: &str) -> Result<u64, MarkerError> {
-    digits(text, 10)
-        .and_then(|text| text.parse().ok())
-        .ok_or(MarkerError::Field("cookie"))
+    digits(text, 10).and_then(|text| text.parse().ok()).ok_or(MarkerError::Field("cookie"))
 }
 
 fn parse_hash(text: &str) -> Option<String> {
-    digits(text, 16)
-        .filter(|text| text.len() == HASH_LEN)
-        .map(str::to_owned)
+    digits(text, 16).filter(|text| text.len() == HASH_LEN).map(str::to_owned)
 }
 
 /// Only digits: the standard parsers also take a leading `+`.
@@ -198,19 +186,12 @@ mod tests {
     const HASH: &str = "0000beef";
 
     fn waiting(reason: &str) -> Marker {
-        Marker::Waiting {
-            uid: UID.into(),
-            reason: reason.into(),
-        }
+        Marker::Waiting { uid: UID.into(), reason: reason.into() }
     }
 
     #[test]
     fn a_ready_marker_reads_as_documented() {
-        let marker = Marker::Ready {
-            uid: UID.into(),
-            cookie: Some(4097),
-            hash: HASH.into(),
-        };
+        let marker = Marker::Ready { uid: UID.into(), cookie: Some(4097), hash: HASH.into() };
         assert_eq!(
             marker.to_string(),
             format!("fairlead/v1;state=ready;uid={UID};cookie=4097;hash=0000beef")
@@ -231,39 +212,22 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut_at_the_end() {
         let text = waiting(&"ä".repeat(300)).to_string();
-        assert!(
-            (MAX_LEN - 1..=MAX_LEN).contains(&text.len()),
-            "{} bytes",
-            text.len()
-        );
-        let Ok(Marker::Waiting { reason, .. }) = text.parse() else {
-            panic!("{text}")
-        };
+        assert!((MAX_LEN - 1..=MAX_LEN).contains(&text.len()), "{} bytes", text.len());
+        let Ok(Marker::Waiting { reason, .. }) = text.parse() else { panic!("{text}") };
         assert!(reason.chars().all(|c| c == 'ä'));
     }
 
     #[test]
     fn unknown_keys_are_ignored() {
         let text = format!("fairlead/v1;colour=red;hash=0000beef;later;uid={UID};state=ready;cookie=7");
-        assert_eq!(
-            text.parse(),
-            Ok(Marker::Ready {
-                uid: UID.into(),
-                cookie: Some(7),
-                hash: HASH.into()
-            })
-        );
+        assert_eq!(text.parse(), Ok(Marker::Ready { uid: UID.into(), cookie: Some(7), hash: HASH.into() }));
     }
 
     #[test]
     fn an_unknown_version_or_another_alias_is_not_ours() {
-        for text in [
-            "",
-            "fairlead/v1",
-            "fairlead/v2;state=ready;uid=a;hash=0000beef",
-            "uplink to rack 7",
-            "; ;",
-        ] {
+        for text in
+            ["", "fairlead/v1", "fairlead/v2;state=ready;uid=a;hash=0000beef", "uplink to rack 7", "; ;"]
+        {
             assert_eq!(text.parse::<Marker>(), Err(MarkerError::NotOurs), "{text:?}");
         }
     }
@@ -271,14 +235,7 @@ mod tests {
     #[test]
     fn a_ready_marker_without_a_cookie_keeps_that_fact() {
         let text = format!("fairlead/v1;state=ready;uid={UID};hash=0000beef");
-        assert_eq!(
-            text.parse(),
-            Ok(Marker::Ready {
-                uid: UID.into(),
-                cookie: None,
-                hash: HASH.into()
-            })
-        );
+        assert_eq!(text.parse(), Ok(Marker::Ready { uid: UID.into(), cookie: None, hash: HASH.into() }));
     }
 
     #[test]
@@ -289,10 +246,7 @@ mod tests {
             ("state=ready;uid=a;cookie=1;hash=+000beef", "hash"),
             ("state=ready;uid=a;cookie=;hash=0000beef", "cookie"),
             ("state=ready;uid=a;cookie=+1;hash=0000beef", "cookie"),
-            (
-                "state=ready;uid=a;cookie=18446744073709551616;hash=0000beef",
-                "cookie",
-            ),
+            ("state=ready;uid=a;cookie=18446744073709551616;hash=0000beef", "cookie"),
             ("state=ready;uid=a;cookie=1;cookie=2;hash=0000beef", "cookie"),
             ("state=ready;uid=;cookie=1;hash=0000beef", "uid"),
             ("state=ready;cookie=1;hash=0000beef", "uid"),

@@ -89,10 +89,7 @@ pub fn hash8(parts: &[&str]) -> String {
         hash.update([0]);
     }
     let digest = hash.finalize();
-    format!(
-        "{:08x}",
-        u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]])
-    )
+    format!("{:08x}", u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]))
 }
 
 /// The name of a pod's record: `<pod>-<8 hex of the UID>`, the pod's name truncated with a hash where it is too long.
@@ -127,10 +124,7 @@ mod tests {
 
     #[test]
     fn a_record_is_named_after_the_pod_and_its_uid() {
-        assert_eq!(
-            pod_network("web-0", "0f3c2a11-9d1e-4c3b-8f00-000000000000"),
-            "web-0-0f3c2a11"
-        );
+        assert_eq!(pod_network("web-0", "0f3c2a11-9d1e-4c3b-8f00-000000000000"), "web-0-0f3c2a11");
     }
 
     #[test]

@@ -456,10 +456,7 @@ fn yes() -> bool {
 
 impl Default for Exhaustion {
     fn default() -> Self {
-        Self {
-            resource: true,
-            taint: TaintEffect::default(),
-        }
+        Self { resource: true, taint: TaintEffect::default() }
     }
 }
 
@@ -619,17 +616,8 @@ mod tests {
         }))
         .unwrap();
         let ipam = spec.ipam.clone().unwrap();
-        assert_eq!(
-            (ipam.space.as_str(), ipam.quarantine),
-            ("default", Duration::from_secs(130))
-        );
+        assert_eq!((ipam.space.as_str(), ipam.quarantine), ("default", Duration::from_secs(130)));
         assert_eq!((spec.driver(), spec.reach()), ("bridge", Reach::Node));
-        assert_eq!(
-            spec.exhaustion,
-            Exhaustion {
-                resource: true,
-                taint: TaintEffect::PreferNoSchedule
-            }
-        );
+        assert_eq!(spec.exhaustion, Exhaustion { resource: true, taint: TaintEffect::PreferNoSchedule });
     }
 }

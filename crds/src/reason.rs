@@ -104,10 +104,7 @@ table! {
 impl Reason {
     /// Whether waiting alone can help: addresses, devices and objects come and go; a wrong request does not.
     pub fn is_transient(self) -> bool {
-        !matches!(
-            self,
-            Self::InvalidRequest | Self::HostNetwork | Self::UnsupportedRuntime
-        )
+        !matches!(self, Self::InvalidRequest | Self::HostNetwork | Self::UnsupportedRuntime)
     }
 }
 
@@ -122,10 +119,7 @@ mod tests {
         let names: BTreeSet<_> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
         assert_eq!(names.len(), Reason::ALL.len());
         for reason in Reason::ALL {
-            assert!(
-                reason.means().ends_with('.') && reason.todo().ends_with('.'),
-                "{reason}"
-            );
+            assert!(reason.means().ends_with('.') && reason.todo().ends_with('.'), "{reason}");
         }
     }
 }

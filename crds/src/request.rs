@@ -89,11 +89,7 @@ fn check_set(requests: &[Request]) -> Result<(), RequestError> {
         return Err(RequestError::TooMany(requests.len()));
     }
     let mut names = std::collections::BTreeSet::new();
-    match requests
-        .iter()
-        .filter_map(|request| request.interface.as_ref())
-        .find(|name| !names.insert(*name))
-    {
+    match requests.iter().filter_map(|request| request.interface.as_ref()).find(|name| !names.insert(*name)) {
         Some(name) => Err(RequestError::DuplicateInterface(name.clone())),
         None => Ok(()),
     }
@@ -112,15 +108,13 @@ fn parse_text(value: &str) -> Result<Vec<Request>, RequestError> {
 
 fn parse_item(item: &str) -> Result<Request, String> {
     let (name, interface) = match item.split_once('@') {
+        Some((_, interface)) if interface.contains('@') => {
+            return Err(format!("{item:?} has more than one '@'; expected name@interface"));
+        }
         Some((name, interface)) => (name.trim(), Some(interface_name(interface.trim())?)),
         None => (item, None),
     };
-    Ok(Request {
-        network: network_name(name)?,
-        interface,
-        ips: Vec::new(),
-        mac: None,
-    })
+    Ok(Request { network: network_name(name)?, interface, ips: Vec::new(), mac: None })
 }
 
 /// An element of the JSON form. Unknown keys are ignored, as by every reader of this grammar.
@@ -141,14 +135,8 @@ struct Element {
 }
 
 /// Keys of the Multi-Network specification that change what an attachment is; refused, since ignoring them would lie.
-const UNSUPPORTED: [&str; 6] = [
-    "portMappings",
-    "bandwidth",
-    "cni-args",
-    "default-route",
-    "infiniband-guid",
-    "ipam-claim-reference",
-];
+const UNSUPPORTED: [&str; 6] =
+    ["portMappings", "bandwidth", "cni-args", "default-route", "infiniband-guid", "ipam-claim-reference"];
 
 impl From<&Request> for Element {
     fn from(request: &Request) -> Self {
@@ -165,25 +153,13 @@ impl From<&Request> for Element {
 fn parse_json(value: &str) -> Result<Vec<Request>, RequestError> {
     let elements: Vec<Element> =
         serde_json::from_str(value).map_err(|error| RequestError::Json(error.to_string()))?;
-    elements
-        .into_iter()
-        .enumerate()
-        .map(|(index, element)| element.into_request(index))
-        .collect()
+    elements.into_iter().enumerate().map(|(index, element)| element.into_request(index)).collect()
 }
 
 impl Element {
     fn into_request(self, index: usize) -> Result<Request, RequestError> {
-        let field = |field, problem| RequestError::Field {
-            index,
-            field,
-            problem,
-        };
-        if self
-            .namespace
-            .as_deref()
-            .is_some_and(|namespace| !namespace.is_empty())
-        {
+        let field = |field, problem| RequestError::Field { index, field, problem };
+        if self.namespace.as_deref().is_some_and(|namespace| !namespace.is_empty()) {
             return Err(field("namespace", NO_NAMESPACE.to_owned()));
         }
         if let Some(key) = UNSUPPORTED.into_iter().find(|key| self.other.contains_key(*key)) {
@@ -200,12 +176,7 @@ impl Element {
         if let Some(bad) = self.ips.iter().find(|ip| !is_address(ip)) {
             return Err(field("ips", format!("{bad:?} is not an IP address or CIDR")));
         }
-        Ok(Request {
-            network,
-            interface,
-            ips: self.ips,
-            mac,
-        })
+        Ok(Request { network, interface, ips: self.ips, mac })
     }
 }
 
@@ -237,12 +208,9 @@ fn network_name(name: &str) -> Result<String, String> {
 
 fn interface_name(name: &str) -> Result<IfName, String> {
     if matches!(name, "eth0" | "lo") {
-        return Err(format!(
-            "{name:?} is the pod's own interface; ask for another name"
-        ));
+        return Err(format!("{name:?} is the pod's own interface; ask for another name"));
     }
-    name.parse()
-        .map_err(|error: crate::address::ParseError| error.to_string())
+    name.parse().map_err(|error: crate::address::ParseError| error.to_string())
 }
 
 #[cfg(test)]
@@ -251,10 +219,7 @@ mod tests {
 
     fn names(value: &str) -> Vec<(String, Option<String>)> {
         let requests = parse(value).unwrap();
-        requests
-            .into_iter()
-            .map(|r| (r.network, r.interface.map(|name| name.to_string())))
-            .collect()
+        requests.into_iter().map(|r| (r.network, r.interface.map(|name| name.to_string()))).collect()
     }
 
     fn error(value: &str) -> String {
@@ -280,10 +245,7 @@ mod tests {
     #[test]
     fn the_json_form_takes_the_same_and_ignores_unknown_keys() {
         let value = r#"[{"name":"blue","interface":"net7","later":1},{"name":"red","interface":""}]"#;
-        assert_eq!(
-            names(value),
-            [("blue".into(), Some("net7".into())), ("red".into(), None)]
-        );
+        assert_eq!(names(value), [("blue".into(), Some("net7".into())), ("red".into(), None)]);
     }
 
     #[test]
@@ -293,6 +255,10 @@ mod tests {
             "character 7: \"ns/red\": a Network has no namespace; write only its name"
         );
         assert_eq!(error("blue,"), "character 6: the name of a Network is missing");
+        assert_eq!(
+            error("red,blue@net1@net2"),
+            "character 5: \"blue@net1@net2\" has more than one '@'; expected name@interface"
+        );
         assert_eq!(
             error("blue@eth0"),
             "character 1: \"eth0\" is the pod's own interface; ask for another name"
@@ -332,10 +298,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let requests = parse("blue@net1,red").unwrap();
-        assert_eq!(
-            to_json(&requests),
-            r#"[{"name":"blue","interface":"net1"},{"name":"red"}]"#
-        );
+        assert_eq!(to_json(&requests), r#"[{"name":"blue","interface":"net1"},{"name":"red"}]"#);
         assert_eq!(parse(&to_json(&requests)), Ok(requests));
     }
 

@@ -49,13 +49,8 @@ pub enum Operator {
 impl Selector {
     /// Whether an object with these labels is selected.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.match_labels
-            .iter()
-            .all(|(key, value)| labels.get(key) == Some(value))
-            && self
-                .match_expressions
-                .iter()
-                .all(|requirement| requirement.matches(labels))
+        self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && self.match_expressions.iter().all(|requirement| requirement.matches(labels))
     }
 }
 
@@ -76,23 +71,13 @@ mod tests {
     use super::*;
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect()
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
     fn expression(operator: Operator, values: &[&str]) -> Selector {
         let values = values.iter().map(|value| (*value).to_owned()).collect();
-        let requirement = Requirement {
-            key: "tier".to_owned(),
-            operator,
-            values,
-        };
-        Selector {
-            match_expressions: vec![requirement],
-            ..Selector::default()
-        }
+        let requirement = Requirement { key: "tier".to_owned(), operator, values };
+        Selector { match_expressions: vec![requirement], ..Selector::default() }
     }
 
     #[test]

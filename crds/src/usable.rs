@@ -50,9 +50,7 @@ impl Addresses {
     /// Whether the address is in the set. It must be of the set's family.
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = grid::to_bits(address);
-        self.0
-            .iter()
-            .any(|(first, last)| (*first..=*last).contains(&bits))
+        self.0.iter().any(|(first, last)| (*first..=*last).contains(&bits))
     }
 
     /// Whether every address of the CIDR is in the set. It must be of the set's family.
@@ -65,9 +63,7 @@ impl Addresses {
     pub fn count_in(&self, cidr: &Cidr) -> u128 {
         let (first, last) = bounds(cidr);
         let parts = self.0.iter().map(|(a, b)| (*a.max(&first), *b.min(&last)));
-        parts
-            .filter(|(a, b)| a <= b)
-            .fold(0, |sum, (a, b)| sum.saturating_add((b - a).saturating_add(1)))
+        parts.filter(|(a, b)| a <= b).fold(0, |sum, (a, b)| sum.saturating_add((b - a).saturating_add(1)))
     }
 
     /// How many blocks of the grid lie wholly in the set. `block_bits` is the number of host bits of a block.
@@ -97,9 +93,7 @@ impl AdmittedRange {
     /// How many of its addresses can be handed out; saturates at `u128::MAX`.
     pub fn usable_addresses(&self) -> u128 {
         let (first, last) = bounds(&self.cidr);
-        (last - first)
-            .saturating_add(1)
-            .saturating_sub(self.unusable().count_in(&self.cidr))
+        (last - first).saturating_add(1).saturating_sub(self.unusable().count_in(&self.cidr))
     }
 }
 
@@ -151,22 +145,10 @@ mod tests {
 
     #[test]
     fn a_block_counts_until_its_last_address_is_excluded() {
-        assert_eq!(
-            range("10.0.0.0/24", 28, None, &["10.0.0.0/28"]).usable_blocks(),
-            15
-        );
-        assert_eq!(
-            range("10.0.0.0/24", 28, None, &["10.0.0.0/29"]).usable_blocks(),
-            16
-        );
-        assert_eq!(
-            range("10.0.0.0/24", 28, None, &["10.0.0.0/29", "10.0.0.8/29"]).usable_blocks(),
-            15
-        );
-        assert_eq!(
-            range("fd00::/64", 124, None, &["fd00::/65"]).usable_blocks(),
-            1 << 59
-        );
+        assert_eq!(range("10.0.0.0/24", 28, None, &["10.0.0.0/28"]).usable_blocks(), 15);
+        assert_eq!(range("10.0.0.0/24", 28, None, &["10.0.0.0/29"]).usable_blocks(), 16);
+        assert_eq!(range("10.0.0.0/24", 28, None, &["10.0.0.0/29", "10.0.0.8/29"]).usable_blocks(), 15);
+        assert_eq!(range("fd00::/64", 124, None, &["fd00::/65"]).usable_blocks(), 1 << 59);
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt, api::ListParams};
 /// A killed agent comes back after the kubelet's back-off, 10 s from the second time on.
 const RESTART: Duration = Duration::from_secs(60);
 const CONTAINER: &str = "agent";
+const METRICS: &str = "127.0.0.1:9474";
 const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
 
 /// The agent's pod on a node.
@@ -25,6 +26,23 @@ pub async fn pod(cluster: &Cluster, node: &Node) -> Result<Pod> {
 pub async fn pids(cluster: &Cluster, node: &Node) -> Result<Vec<i32>> {
     let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
     node.container_pids(&uid, CONTAINER).await
+}
+
+/// One of the agent's metrics on a node, by its name with its labels.
+pub async fn metric(node: &Node, name: &str) -> Result<f64> {
+    let url = format!("http://{METRICS}/metrics");
+    // Nodes have their own network but the machine's programs.
+    let text = node.exec(&["busybox", "wget", "-q", "-O", "-", &url]).await?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = value.with_context(|| format!("no metric {name} on {}", node.name()))?;
+    Ok(value.trim().parse()?)
+}
+
+/// Restarts the agent of a node as a new version does: the pod is deleted, and ends gracefully.
+pub async fn replace(cluster: &Cluster, node: &Node) -> Result<()> {
+    let name = pod(cluster, node).await?.name_any();
+    cluster.kubectl(&["delete", "pod", "-n", names::INSTALL_NAMESPACE, &name, "--timeout=40s"]).await?;
+    Ok(())
 }
 
 /// SIGKILL to the agent of a node, without a wait.
@@ -45,9 +63,7 @@ pub async fn kill_all(cluster: &Cluster) -> Result<()> {
 pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
     wait::until(RESTART, "all agents to be Ready", || async {
         for node in cluster.nodes() {
-            check_ready(cluster, node)
-                .await
-                .with_context(|| format!("on {}", node.name()))?;
+            check_ready(cluster, node).await.with_context(|| format!("on {}", node.name()))?;
         }
         Ok(())
     })
@@ -59,24 +75,11 @@ async fn check_ready(cluster: &Cluster, node: &Node) -> Result<()> {
     let pod = pod(cluster, node).await?;
     ensure!(pod.metadata.deletion_timestamp.is_none(), "it is being deleted");
     let uid = pod.uid().context("a pod has a UID")?;
-    let running = node
-        .containers(&uid)
-        .await?
-        .into_iter()
-        .find(|one| one.name.as_deref() == Some(CONTAINER));
+    let running = node.containers(&uid).await?.into_iter().find(|one| one.name.as_deref() == Some(CONTAINER));
     let running = running.context("its container does not run")?;
-    let statuses = pod
-        .status
-        .and_then(|status| status.container_statuses)
-        .unwrap_or_default();
-    let known = statuses
-        .iter()
-        .find(|status| status.name == CONTAINER)
-        .context("no status yet")?;
-    let same = known
-        .container_id
-        .as_ref()
-        .is_some_and(|id| id.ends_with(&running.id));
+    let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+    let known = statuses.iter().find(|status| status.name == CONTAINER).context("no status yet")?;
+    let same = known.container_id.as_ref().is_some_and(|id| id.ends_with(&running.id));
     ensure!(same && known.ready, "it is not Ready");
     Ok(())
 }
@@ -103,15 +106,7 @@ async fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
     let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
     let object = format!("daemonset/{}", names::AGENT);
     cluster
-        .kubectl(&[
-            "patch",
-            "-n",
-            names::INSTALL_NAMESPACE,
-            &object,
-            "--type=merge",
-            "-p",
-            &patch,
-        ])
+        .kubectl(&["patch", "-n", names::INSTALL_NAMESPACE, &object, "--type=merge", "-p", &patch])
         .await?;
     Ok(())
 }

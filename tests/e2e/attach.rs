@@ -13,30 +13,17 @@ use crate::{
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(
-            "attach_the_first_container_sees_net1_with_both_addresses",
-            first_container_sees_net1,
-        ),
-        Case::new(
-            "attach_an_uplink_reaches_pods_of_other_nodes",
-            uplink_reaches_other_nodes,
-        ),
-        Case::new(
-            "attach_without_an_uplink_a_network_reaches_its_node",
-            island_reaches_its_node,
-        ),
-        Case::new(
-            "attach_several_networks_get_the_names_asked_for",
-            several_networks,
-        ),
+        Case::new("attach_the_first_container_sees_net1_with_both_addresses", first_container_sees_net1),
+        Case::new("attach_an_uplink_reaches_pods_of_other_nodes", uplink_reaches_other_nodes),
+        Case::new("attach_without_an_uplink_a_network_reaches_its_node", island_reaches_its_node),
+        Case::new("attach_several_networks_get_the_names_asked_for", several_networks),
     ]
 }
 
 async fn first_container_sees_net1(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "blue", &["10.20.0.0/24", "fd00:20::/64"]);
     net.create(&env).await?;
-    env.apply(&fixtures::deployment("web", 6, net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::deployment("web", 6, net.name()).to_string()).await?;
     env.wait_rollout("web", SOON).await?;
     let mut seen = BTreeSet::new();
     let pods = fixtures::pods(&env, "web").await?;
@@ -47,10 +34,7 @@ async fn first_container_sees_net1(env: Arc<Env>) -> Result<()> {
         ensure!(now.len() == 2, "{pod} has {now:?}");
         for address in now {
             let looks = |line: &str| line.contains("net1") && line.contains(&address);
-            ensure!(
-                first.lines().any(looks),
-                "{pod} did not see {address} at its start:\n{first}"
-            );
+            ensure!(first.lines().any(looks), "{pod} did not see {address} at its start:\n{first}");
             ensure!(seen.insert(address.clone()), "{address} was given twice");
         }
     }
@@ -76,7 +60,8 @@ async fn check_rows(env: &Env, network: &str, used: &BTreeSet<String>) -> Result
         ensure!(right, "{row:?}");
         shown.extend(cell("ADDRESSES").split(',').map(str::to_owned));
     }
-    let used: BTreeSet<_> = used.iter().filter_map(|cidr| cidr.split('/').next()).map(str::to_owned).collect();
+    let used: BTreeSet<_> =
+        used.iter().filter_map(|cidr| cidr.split('/').next()).map(str::to_owned).collect();
     ensure!(rows.len() == 6 && shown == used, "the rows show {shown:?}, pods use {used:?}");
     Ok(())
 }
@@ -86,21 +71,13 @@ async fn check_records(env: &Env, network: &str, pods: &[String], used: &BTreeSe
     let records = fixtures::records(env).await?;
     let mut held = BTreeSet::new();
     for record in &records {
-        let [attachment] = &record.spec.attachments[..] else {
-            anyhow::bail!("{:?}", record.spec)
-        };
-        ensure!(
-            attachment.network == network && attachment.interface.as_str() == "net1",
-            "{attachment:?}"
-        );
+        let [attachment] = &record.spec.attachments[..] else { anyhow::bail!("{:?}", record.spec) };
+        ensure!(attachment.network == network && attachment.interface.as_str() == "net1", "{attachment:?}");
         held.extend(attachment.addresses.iter().map(|held| held.address.to_string()));
         check_status(record)?;
     }
     let named: BTreeSet<_> = records.iter().map(|record| &record.spec.pod_name).collect();
-    ensure!(
-        named == pods.iter().collect(),
-        "records of {named:?}, pods {pods:?}"
-    );
+    ensure!(named == pods.iter().collect(), "records of {named:?}, pods {pods:?}");
     ensure!(held == *used, "records hold {held:?}, pods use {used:?}");
     Ok(())
 }
@@ -113,23 +90,11 @@ fn check_status(record: &PodNetwork) -> Result<()> {
         .find(|condition| condition.type_ == "Ready")
         .context("no condition Ready")?;
     ensure!(ready.status == "True", "{}: {}", ready.reason, ready.message);
-    let [interface] = &status.interfaces[..] else {
-        anyhow::bail!("{:?}", status.interfaces)
-    };
+    let [interface] = &status.interfaces[..] else { anyhow::bail!("{:?}", status.interfaces) };
     let ips: BTreeSet<_> = interface.ips.iter().map(ToString::to_string).collect();
-    let held = record
-        .spec
-        .attachments
-        .iter()
-        .flat_map(|attachment| &attachment.addresses);
-    ensure!(
-        ips == held.map(|held| held.address.to_string()).collect(),
-        "{interface:?}"
-    );
-    ensure!(
-        status.sandbox.is_some(),
-        "the record does not say in which sandbox it is"
-    );
+    let held = record.spec.attachments.iter().flat_map(|attachment| &attachment.addresses);
+    ensure!(ips == held.map(|held| held.address.to_string()).collect(), "{interface:?}");
+    ensure!(status.sandbox.is_some(), "the record does not say in which sandbox it is");
     Ok(())
 }
 
@@ -139,8 +104,7 @@ async fn ping(env: &Env, from: &str, to: &str) -> Result<()> {
     ensure!(!addresses.is_empty(), "{to} has no address on net1");
     for address in addresses {
         let address = address.split('/').next().context("an address")?;
-        env.exec(from, &["ping", "-I", "net1", "-c", "2", "-W", "2", address])
-            .await?;
+        env.exec(from, &["ping", "-I", "net1", "-c", "2", "-W", "2", address]).await?;
     }
     Ok(())
 }
@@ -148,8 +112,7 @@ async fn ping(env: &Env, from: &str, to: &str) -> Result<()> {
 async fn uplink_reaches_other_nodes(env: Arc<Env>) -> Result<()> {
     let net = Net::uplink(&env, "wide", &["10.21.0.0/24", "fd00:21::/64"]);
     net.create(&env).await?;
-    env.apply(&fixtures::deployment("far", 4, net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::deployment("far", 4, net.name()).to_string()).await?;
     env.wait_rollout("far", SOON).await?;
     let pods = fixtures::pods(&env, "far").await?;
     for pair in pods.windows(2) {
@@ -173,22 +136,15 @@ async fn island_reaches_its_node(env: Arc<Env>) -> Result<()> {
     }
     env.wait_ready("app=island", SOON).await?;
     ping(&env, "one", "two").await?;
-    ensure!(
-        ping(&env, "one", "away").await.is_err(),
-        "an island reached another node"
-    );
-    let reach = env
-        .field(&format!("networks.fairlead.dev/{}", net.name()), ".status.reach")
-        .await?;
+    ensure!(ping(&env, "one", "away").await.is_err(), "an island reached another node");
+    let reach = env.field(&format!("networks.fairlead.dev/{}", net.name()), ".status.reach").await?;
     ensure!(reach == "Node", "REACH says {reach}");
     Ok(())
 }
 
 async fn several_networks(env: Arc<Env>) -> Result<()> {
-    let (red, green) = (
-        Net::island(&env, "red", &["10.23.0.0/24"]),
-        Net::island(&env, "green", &["10.24.0.0/24"]),
-    );
+    let (red, green) =
+        (Net::island(&env, "red", &["10.23.0.0/24"]), Net::island(&env, "green", &["10.24.0.0/24"]));
     red.create(&env).await?;
     green.create(&env).await?;
     let networks = format!("{}@lan7,{}", red.name(), green.name());
@@ -196,10 +152,7 @@ async fn several_networks(env: Arc<Env>) -> Result<()> {
     env.wait_ready("app=both", SOON).await?;
     for (interface, start) in [("lan7", "10.23.0."), ("net1", "10.24.0.")] {
         let found = fixtures::addresses(&env, "both", interface).await?;
-        ensure!(
-            found.len() == 1 && found[0].starts_with(start),
-            "{interface} has {found:?}"
-        );
+        ensure!(found.len() == 1 && found[0].starts_with(start), "{interface} has {found:?}");
     }
     Ok(())
 }

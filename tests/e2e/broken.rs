@@ -17,12 +17,9 @@ const BINDING: &str = "validatingadmissionpolicybinding/fairlead-admission";
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(
-            "broken_without_controller_and_admission_unrelated_pods_start",
-            broken,
-        )
-        .alone()
-        .timeout(Duration::from_secs(240)),
+        Case::new("broken_without_controller_and_admission_unrelated_pods_start", broken)
+            .alone()
+            .timeout(Duration::from_secs(240)),
     ]
 }
 
@@ -44,15 +41,7 @@ async fn broken(env: Arc<Env>) -> Result<()> {
 
 async fn break_it(cluster: &Cluster) -> Result<()> {
     let controller = format!("deployment/{}", names::CONTROLLER);
-    cluster
-        .kubectl(&[
-            "scale",
-            "-n",
-            names::INSTALL_NAMESPACE,
-            &controller,
-            "--replicas=0",
-        ])
-        .await?;
+    cluster.kubectl(&["scale", "-n", names::INSTALL_NAMESPACE, &controller, "--replicas=0"]).await?;
     let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
     cluster
         .kubectl(&[
@@ -69,9 +58,7 @@ async fn break_it(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["delete", BINDING]).await?;
     // The API server takes a moment to forget a binding.
     wait::until(SOON, "the deletion of Admission", || async {
-        cluster
-            .kubectl(&["delete", "admission", names::ADMISSION, "--ignore-not-found"])
-            .await
+        cluster.kubectl(&["delete", "admission", names::ADMISSION, "--ignore-not-found"]).await
     })
     .await?;
     Ok(())

@@ -1,28 +1,30 @@
 //! What a node has left is something the scheduler knows, and a full range harms nobody else.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
 use fairlead_tests::wait;
 use serde_json::json;
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, Net, QUARANTINE, SOON},
     trial::{Case, Env},
 };
 
 const LONG: Duration = Duration::from_secs(90);
 const ADDRESSES: usize = 4;
+const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("capacity_pods_without_an_address_stay_pending", pending).timeout(Duration::from_secs(240)),
         // Its taint would keep the pods of other trials away.
-        Case::new("capacity_a_taint_comes_and_goes", taint)
-            .alone()
-            .timeout(Duration::from_secs(240)),
+        Case::new("capacity_a_taint_comes_and_goes", taint).alone().timeout(Duration::from_secs(240)),
     ]
 }
 
@@ -36,28 +38,15 @@ fn four_addresses(env: &Env, name: &str, prefix: &str, taint: &str) -> Net {
 
 async fn count(env: &Env, phase: &str) -> Result<usize> {
     let selector = format!("--field-selector=status.phase={phase}");
-    Ok(env
-        .kubectl(&["get", "pods", &selector, "-l", "app=many", "-o", "name"])
-        .await?
-        .lines()
-        .count())
+    Ok(env.kubectl(&["get", "pods", &selector, "-l", "app=many", "-o", "name"]).await?.lines().count())
 }
 
 async fn wait_for_count(env: &Env, running: usize, pending: usize) -> Result<()> {
-    wait::until(
-        LONG,
-        &format!("{running} pods to run and {pending} to be Pending"),
-        || async {
-            let found = (count(env, "Running").await?, count(env, "Pending").await?);
-            ensure!(
-                found == (running, pending),
-                "{} run, {} are Pending",
-                found.0,
-                found.1
-            );
-            Ok(())
-        },
-    )
+    wait::until(LONG, &format!("{running} pods to run and {pending} to be Pending"), || async {
+        let found = (count(env, "Running").await?, count(env, "Pending").await?);
+        ensure!(found == (running, pending), "{} run, {} are Pending", found.0, found.1);
+        Ok(())
+    })
     .await
 }
 
@@ -77,9 +66,7 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     wait_for_count(&env, ADDRESSES, 2).await?;
     let resource = names::resource(net.name());
     wait::until(SOON, "the scheduler to name the network", || async {
-        let events = env
-            .kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"])
-            .await?;
+        let events = env.kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"]).await?;
         ensure!(events.contains(&format!("Insufficient {resource}")), "{events}");
         Ok(())
     })
@@ -91,21 +78,32 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     unrelated_pods_schedule(&env).await?;
-    let running = env.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=many",
-        "--field-selector=status.phase=Running",
-        "-o",
-        "name",
-    ]);
-    let first = running.await?.lines().next().unwrap_or_default().to_owned();
-    let others = count(&env, "Running").await?;
-    ensure!(others == ADDRESSES, "running pods must stay");
-    env.kubectl(&["delete", &first, "--timeout=20s"]).await?;
-    // The Deployment makes another one in its place.
-    wait_for_count(&env, ADDRESSES, 2).await
+    let before = running(&env).await?;
+    ensure!(before.len() == ADDRESSES, "{before:?} run");
+    let (gone, stay) = before.split_first().context("a running pod")?;
+    let asked = Instant::now();
+    env.kubectl(&["delete", gone, "--timeout=20s"]).await?;
+    // The Deployment makes another one in its place, and one of three is let in.
+    let after = wait::until(LONG, "another pod to be let in", || async {
+        let after = running(&env).await?;
+        ensure!(after.len() == ADDRESSES && !after.contains(gone), "{after:?} run");
+        Ok(after)
+    })
+    .await?;
+    let took = asked.elapsed();
+    ensure!(took >= QUARANTINE, "an address was used again after {took:?}");
+    ensure!(stay.iter().all(|pod| after.contains(pod)), "of {stay:?}, {after:?} run");
+    wait_for_count(&env, ADDRESSES, 2).await?;
+    let restarts = env.kubectl(&["get", "pods", "-l", "app=many", "-o", RESTARTS]).await?;
+    ensure!(!restarts.contains(['1', '2', '3']), "restarts: {restarts}");
+    Ok(())
+}
+
+/// Pods whose own container runs.
+async fn running(env: &Env) -> Result<Vec<String>> {
+    let phase = "--field-selector=status.phase=Running";
+    let listed = env.kubectl(&["get", "pods", "-l", "app=many", phase, "-o", "name"]).await?;
+    Ok(listed.lines().map(str::to_owned).collect())
 }
 
 async fn unrelated_pods_schedule(env: &Env) -> Result<()> {
@@ -118,8 +116,7 @@ async fn unrelated_pods_schedule(env: &Env) -> Result<()> {
 async fn taint(env: Arc<Env>) -> Result<()> {
     let net = four_addresses(&env, "hard", "10.61.0", "NoSchedule");
     net.create(&env).await?;
-    env.apply(&fixtures::deployment("many", 4, net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::deployment("many", 4, net.name()).to_string()).await?;
     wait_for_count(&env, ADDRESSES, 0).await?;
     wait::until(SOON, "the taint on both nodes", || async {
         let found = taints(&env, &net).await?;
@@ -127,12 +124,8 @@ async fn taint(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    ensure!(
-        count(&env, "Running").await? == ADDRESSES,
-        "running pods must stay"
-    );
-    env.kubectl(&["delete", "deployment", "many", "--timeout=20s"])
-        .await?;
+    ensure!(count(&env, "Running").await? == ADDRESSES, "running pods must stay");
+    env.kubectl(&["delete", "deployment", "many", "--timeout=20s"]).await?;
     wait::until(LONG, "the taint to go", || async {
         let found = taints(&env, &net).await?;
         ensure!(found.is_empty(), "{found:?}");

@@ -17,14 +17,8 @@ use crate::{
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(
-            "confinement_an_agent_writes_objects_of_its_own_node_only",
-            agent_of_another_node,
-        ),
-        Case::new(
-            "confinement_an_agent_writes_nothing_that_its_code_does_not_need",
-            agent_beyond_its_code,
-        ),
+        Case::new("confinement_an_agent_writes_objects_of_its_own_node_only", agent_of_another_node),
+        Case::new("confinement_an_agent_writes_nothing_that_its_code_does_not_need", agent_beyond_its_code),
         Case::new("confinement_a_tenant_cannot_touch_records_or_the_hold", tenant),
     ]
 }
@@ -41,52 +35,32 @@ impl Someone {
         let pod = agents::pod(&env.cluster, env.cluster.node("node1")?).await?;
         let uid = pod.uid().context("a pod has a UID")?;
         let (name, uid) = (pod.name_any(), format!("--bound-object-uid={uid}"));
-        let bound = [
-            "--bound-object-kind=Pod",
-            &format!("--bound-object-name={name}"),
-            &uid,
-        ]
-        .map(str::to_owned);
+        let bound =
+            ["--bound-object-kind=Pod", &format!("--bound-object-name={name}"), &uid].map(str::to_owned);
         let arguments = ["create", "token", names::AGENT, "-n", names::INSTALL_NAMESPACE];
         let bound: Vec<_> = bound.iter().map(String::as_str).collect();
         let token = env.cluster.kubectl(&[&arguments[..], &bound].concat()).await?;
-        Ok(Self {
-            env: Arc::clone(env),
-            token: token.trim().to_owned(),
-        })
+        Ok(Self { env: Arc::clone(env), token: token.trim().to_owned() })
     }
 
     /// A service account with the right to edit the trial's namespace.
     async fn tenant(env: &Arc<Env>) -> Result<Self> {
         env.kubectl(&["create", "serviceaccount", "tenant"]).await?;
         let account = format!("--serviceaccount={}:tenant", env.namespace);
-        env.kubectl(&["create", "rolebinding", "tenant", "--clusterrole=edit", &account])
-            .await?;
+        env.kubectl(&["create", "rolebinding", "tenant", "--clusterrole=edit", &account]).await?;
         let token = env.kubectl(&["create", "token", "tenant"]).await?;
-        Ok(Self {
-            env: Arc::clone(env),
-            token: token.trim().to_owned(),
-        })
+        Ok(Self { env: Arc::clone(env), token: token.trim().to_owned() })
     }
 
     async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
         let place = ["-n", &self.env.namespace];
         let has_place = arguments.contains(&"-n");
-        let all = if has_place {
-            arguments.to_vec()
-        } else {
-            [&place[..], arguments].concat()
-        };
-        self.env
-            .cluster
-            .kubectl_with_token(&self.token, &all, input)
-            .await
+        let all = if has_place { arguments.to_vec() } else { [&place[..], arguments].concat() };
+        self.env.cluster.kubectl_with_token(&self.token, &all, input).await
     }
 
     async fn may(&self, arguments: &[&str]) -> Result<()> {
-        self.kubectl(arguments, "")
-            .await
-            .with_context(|| format!("must be allowed: {arguments:?}"))?;
+        self.kubectl(arguments, "").await.with_context(|| format!("must be allowed: {arguments:?}"))?;
         Ok(())
     }
 
@@ -101,10 +75,7 @@ impl Someone {
             Err(error) => {
                 let text = format!("{error:#}");
                 let refused = text.contains("orbidden") || text.contains("denied request");
-                ensure!(
-                    refused,
-                    "not refused, but failed otherwise: {arguments:?}: {text}"
-                );
+                ensure!(refused, "not refused, but failed otherwise: {arguments:?}: {text}");
                 Ok(())
             }
         }
@@ -130,14 +101,11 @@ async fn a_pod_per_node(env: &Env, prefix: &str) -> Result<[fairlead_crds::PodNe
     net.create(env).await?;
     let mut records = Vec::new();
     for node in ["node1", "node2"] {
-        env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string())
-            .await?;
+        env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string()).await?;
         env.wait_ready(&format!("app={node}"), SOON).await?;
         records.push(fixtures::record(env, node).await?);
     }
-    records
-        .try_into()
-        .map_err(|_| anyhow::anyhow!("two nodes, two records"))
+    records.try_into().map_err(|_| anyhow::anyhow!("two nodes, two records"))
 }
 
 async fn agent_of_another_node(env: Arc<Env>) -> Result<()> {
@@ -146,22 +114,11 @@ async fn agent_of_another_node(env: Arc<Env>) -> Result<()> {
     let condition = r#"{"status":{"conditions":[{"type":"fairlead.dev/network-ready","status":"False"}]}}"#;
     for (record, allowed) in [(&own, true), (&other, false)] {
         let pnet = format!("podnetwork/{}", record.name_any());
-        let block = &record.spec.attachments[0]
-            .addresses
-            .first()
-            .context("an address")?
-            .block;
+        let block = &record.spec.attachments[0].addresses.first().context("an address")?.block;
         let block = format!("ipblock/{block}");
         let node = format!("nodenetwork/{}", record.spec.node_name);
         let pod = format!("pod/{}", record.spec.pod_name);
-        let strategic = [
-            "patch",
-            &pod,
-            "--subresource=status",
-            "--dry-run=server",
-            "-p",
-            condition,
-        ];
+        let strategic = ["patch", &pod, "--subresource=status", "--dry-run=server", "-p", condition];
         let lease = format!("lease/{}", record.spec.node_name);
         let lease_patch = [&patch(&lease, LABEL)[..], &["-n", names::INSTALL_NAMESPACE]].concat();
         let writes: [Vec<&str>; 8] = [
@@ -187,15 +144,10 @@ async fn agent_of_another_node(env: Arc<Env>) -> Result<()> {
 
 async fn create_for_another_node(agent: &Someone, other: &fairlead_crds::PodNetwork) -> Result<()> {
     let mut record = other.clone();
-    record.metadata = kube::api::ObjectMeta {
-        name: Some("forged-00000000".into()),
-        ..Default::default()
-    };
+    record.metadata = kube::api::ObjectMeta { name: Some("forged-00000000".into()), ..Default::default() };
     record.status = None;
     let create = ["create", "--dry-run=server", "-f", "-"];
-    agent
-        .may_not_send(&create, &serde_json::to_string(&record)?)
-        .await?;
+    agent.may_not_send(&create, &serde_json::to_string(&record)?).await?;
     record.spec.node_name = "node1".into();
     agent
         .kubectl(&create, &serde_json::to_string(&record)?)
@@ -228,13 +180,7 @@ async fn agent_beyond_its_code(env: Arc<Env>) -> Result<()> {
         vec!["get", "secrets"],
         vec!["create", "configmap", "x", "--dry-run=server"],
         vec!["exec", &own.spec.pod_name, "--", "true"],
-        vec![
-            "create",
-            "token",
-            names::CONTROLLER,
-            "-n",
-            names::INSTALL_NAMESPACE,
-        ],
+        vec!["create", "token", names::CONTROLLER, "-n", names::INSTALL_NAMESPACE],
     ];
     for write in &writes {
         agent.may_not(write).await?;
@@ -254,15 +200,10 @@ async fn tenant(env: Arc<Env>) -> Result<()> {
         tenant.may_not(&patch(&record, body)).await?;
     }
     tenant.may_not(&patch_status(&record, STATUS)).await?;
-    let selected = format!(
-        r#"{{"metadata":{{"annotations":{{"{}":"[]"}}}}}}"#,
-        names::SELECTED_ANNOTATION
-    );
+    let selected = format!(r#"{{"metadata":{{"annotations":{{"{}":"[]"}}}}}}"#, names::SELECTED_ANNOTATION);
     let changed = selected.replace("[]", r#"[{\"name\":\"x\"}]"#);
     tenant.may_not(&patch("pod/mine", &changed)).await?;
-    tenant
-        .may_not(&["set", "image", "pod/mine", "fairlead-gate=busybox:stable"])
-        .await?;
+    tenant.may_not(&["set", "image", "pod/mine", "fairlead-gate=busybox:stable"]).await?;
     tenant_pods(&tenant, &net).await?;
     no_debug_container_while_held(&tenant).await
 }
@@ -280,19 +221,10 @@ async fn tenant_pods(tenant: &Someone, net: &Net) -> Result<()> {
         made["metadata"]["annotations"][names::SELECTED_ANNOTATION] == "[]",
         "the snapshot was taken over"
     );
-    let containers = made["spec"]["initContainers"]
-        .as_array()
-        .context("init containers")?;
-    let order: Vec<_> = containers
-        .iter()
-        .filter_map(|container| container["name"].as_str())
-        .collect();
+    let containers = made["spec"]["initContainers"].as_array().context("init containers")?;
+    let order: Vec<_> = containers.iter().filter_map(|container| container["name"].as_str()).collect();
     ensure!(order == [names::GATE_CONTAINER, "first-look"], "{order:?}");
-    ensure!(
-        containers[0]["command"] == json!(["/fairlead-gate"]),
-        "{}",
-        containers[0]
-    );
+    ensure!(containers[0]["command"] == json!(["/fairlead-gate"]), "{}", containers[0]);
 
     let mut greedy = fixtures::pod("greedy", net.name());
     let resources = json!({ "limits": { names::resource(net.name()): "1" } });
@@ -301,27 +233,10 @@ async fn tenant_pods(tenant: &Someone, net: &Net) -> Result<()> {
 }
 
 async fn no_debug_container_while_held(tenant: &Someone) -> Result<()> {
-    tenant
-        .env
-        .apply(&fixtures::pod("held", "no-such-network").to_string())
-        .await?;
+    tenant.env.apply(&fixtures::pod("held", "no-such-network").to_string()).await?;
     fixtures::wait_for_reason(&tenant.env, "held", &[Reason::NetworkNotFound]).await?;
-    let debug = [
-        "debug",
-        "held",
-        "--image=busybox:stable",
-        "--profile=general",
-        "--",
-        "true",
-    ];
+    let debug = ["debug", "held", "--image=busybox:stable", "--profile=general", "--", "true"];
     tenant.may_not(&debug).await?;
-    let debug = [
-        "debug",
-        "mine",
-        "--image=busybox:stable",
-        "--profile=general",
-        "--",
-        "true",
-    ];
+    let debug = ["debug", "mine", "--image=busybox:stable", "--profile=general", "--", "true"];
     tenant.may(&debug).await
 }

@@ -2,46 +2,43 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use fairlead_crds::names;
 use fairlead_tests::wait;
 use futures::future::try_join_all;
 
 use crate::{
     agents,
     fixtures::{self, Net, SOON},
+    traces,
     trial::{Case, Env},
+    watch,
 };
 
 const PODS: u32 = 20;
+/// How long a new agent is given to do what it must not.
+const SETTLE: Duration = Duration::from_secs(4);
+const CHANGES: &str = "fairlead_netlink_messages{kind=\"change\"}";
+const LOOKS: &str = "fairlead_netlink_messages{kind=\"observe\"}";
 const LONG: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new(
-            "crash_of_all_agents_while_pods_start_and_while_they_end",
-            killed_in_between,
-        )
-        .alone()
-        .timeout(Duration::from_secs(400)),
-        Case::new(
-            "crash_of_an_agent_does_not_touch_running_pods",
-            running_pods_untouched,
-        )
-        .alone()
-        .timeout(Duration::from_secs(300)),
-        Case::new(
-            "crash_of_a_sandbox_keeps_its_addresses_and_holds_again",
-            sandbox_killed,
-        ),
+        Case::new("crash_of_all_agents_while_pods_start_and_while_they_end", killed_in_between)
+            .alone()
+            .timeout(Duration::from_secs(400)),
+        Case::new("crash_or_restart_of_an_agent_does_not_touch_running_pods", running_pods_untouched)
+            .alone()
+            .timeout(Duration::from_secs(300)),
+        Case::new("crash_of_a_sandbox_keeps_its_addresses_and_holds_again", sandbox_killed),
     ]
 }
 
 async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "storm", &["10.50.0.0/24", "fd00:50::/64"]);
     net.create(&env).await?;
-    env.apply(&fixtures::deployment("storm", PODS, net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::deployment("storm", PODS, net.name()).to_string()).await?;
     wait::until(SOON, "the first records", || async {
         let records = fixtures::records(&env).await?.len();
         ensure!(records >= 3, "{records}");
@@ -52,10 +49,9 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     env.wait_rollout("storm", LONG).await?;
     let pods = fixtures::pods(&env, "storm").await?;
     let all = check_addresses(&env, &pods).await?;
-    let traces = try_join_all(pods.iter().map(|pod| fixtures::traces(&env, pod))).await?;
+    let traces = try_join_all(pods.iter().map(|pod| traces::of(&env, pod))).await?;
     agents::wait_ready(&env.cluster).await?;
-    env.kubectl(&["delete", "deployment", "storm", "--wait=false"])
-        .await?;
+    env.kubectl(&["delete", "deployment", "storm", "--wait=false"]).await?;
     wait::until(LONG, "the first records to go", || async {
         let records = fixtures::records(&env).await?.len();
         ensure!(records < all, "{records} of {all} are left");
@@ -86,72 +82,36 @@ async fn check_addresses(env: &Env, pods: &[String]) -> Result<usize> {
         .flat_map(|attachment| &attachment.addresses)
         .map(|held| held.address.to_string())
         .collect();
-    ensure!(
-        records.len() == pods.len(),
-        "{} records of {} pods",
-        records.len(),
-        pods.len()
-    );
+    ensure!(records.len() == pods.len(), "{} records of {} pods", records.len(), pods.len());
     ensure!(held == seen, "records hold {held:?}, pods use {seen:?}");
     Ok(records.len())
 }
 
 async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
-    let net = Net::island(&env, "calm", &["10.51.0.0/24"]);
+    let net = Net::island(&env, "calm", &["10.51.0.0/24", "fd00:51::/64"]);
     net.create(&env).await?;
-    env.apply(&fixtures::deployment("calm", PODS, net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::deployment("calm", PODS, net.name()).to_string()).await?;
     env.wait_rollout("calm", LONG).await?;
-    let node = env.cluster.node("node1")?;
-    let records = fixtures::records(&env).await?;
-    let here: Vec<_> = records
-        .iter()
-        .filter(|record| record.spec.node_name == node.name())
-        .collect();
-    let [first, second, ..] = &here[..] else {
-        anyhow::bail!("{} pods on node1", here.len())
-    };
-    let address = second.spec.attachments[0]
-        .addresses
-        .first()
-        .context("an address")?
-        .address
-        .to_string();
-    let address = address.split('/').next().context("an address")?.to_owned();
-    let sandbox = *node
-        .sandbox_pids(&first.spec.pod_uid)
-        .await?
-        .first()
-        .context("a sandbox")?;
-    let inside = format!("nsenter -t {sandbox} -n timeout 25 ip monitor link address route");
-    let ping = [
-        "ping", "-I", "net1", "-i", "0.1", "-c", "200", "-W", "1", &address,
-    ];
-    let in_pod_monitor = ["sh", "-c", &inside];
-    let outside = ["timeout", "25", "ip", "monitor", "link", "address", "route"];
-    let (on_node, in_pod, pinged, killed) = tokio::join!(
-        node.output(&outside),
-        node.output(&in_pod_monitor),
-        env.exec(&first.spec.pod_name, &ping),
-        async {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            agents::kill(&env.cluster, node).await?;
-            agents::wait_ready(&env.cluster).await
-        },
-    );
-    killed?;
-    let pinged = pinged?;
-    ensure!(
-        pinged.contains("200 packets received"),
-        "{}",
-        pinged.lines().rev().take(3).collect::<Vec<_>>().join(" ")
-    );
-    for (place, output) in [("the node", on_node?), ("a pod", in_pod?)] {
-        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(
-            seen.trim().is_empty(),
-            "changes in the namespace of {place}:\n{seen}"
-        );
+    fixtures::wait_for_quiet(&env).await?;
+    let mut watches = Vec::new();
+    for node in env.cluster.nodes() {
+        watches.push(watch::NodeWatch::start(&env, node).await?);
+    }
+    // One agent dies, the other ends gracefully, as in an upgrade.
+    let [first, second] = env.cluster.nodes() else { bail!("two nodes are needed") };
+    agents::kill(&env.cluster, first).await?;
+    agents::replace(&env.cluster, second).await?;
+    agents::wait_ready(&env.cluster).await?;
+    // Its first full round over all pods is over some seconds later.
+    tokio::time::sleep(SETTLE).await;
+    for node in env.cluster.nodes() {
+        let changes = agents::metric(node, CHANGES).await?;
+        ensure!(changes == 0.0, "the new agent of {} changed something {changes} times", node.name());
+        let looks = agents::metric(node, LOOKS).await?;
+        ensure!(looks > 0.0, "the new agent of {} has not even looked", node.name());
+    }
+    for watch in watches {
+        watch.check(&env).await?;
     }
     Ok(())
 }
@@ -159,30 +119,26 @@ async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
 async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "again", &["10.52.0.0/24", "fd00:52::/64"]);
     net.create(&env).await?;
-    env.apply(&fixtures::pod("phoenix", net.name()).to_string())
-        .await?;
+    env.apply(&fixtures::pod("phoenix", net.name()).to_string()).await?;
     env.wait_ready("app=phoenix", SOON).await?;
     let before = fixtures::addresses(&env, "phoenix", "net1").await?;
+    let gate = gate(&env).await?;
     let record = fixtures::record(&env, "phoenix").await?;
-    let sandbox = record
-        .status
-        .and_then(|status| status.sandbox)
-        .context("no sandbox in the record")?;
+    let sandbox = record.status.and_then(|status| status.sandbox).context("no sandbox in the record")?;
     let node = env.cluster.node(&record.spec.node_name)?;
     for pid in node.sandbox_pids(&record.spec.pod_uid).await? {
         node.kill(pid)?;
     }
     wait::until(LONG, "another sandbox in the record", || async {
         let record = fixtures::record(&env, "phoenix").await?;
-        let now = record
-            .status
-            .and_then(|status| status.sandbox)
-            .context("no sandbox in the record")?;
-        ensure!(
-            now.id != sandbox.id && now.cookie != sandbox.cookie,
-            "still {}",
-            now.id
-        );
+        let now = record.status.and_then(|status| status.sandbox).context("no sandbox in the record")?;
+        ensure!(now.id != sandbox.id && now.cookie != sandbox.cookie, "still {}", now.id);
+        Ok(())
+    })
+    .await?;
+    wait::until(SOON, "the gate to hold again", || async {
+        let now = self::gate(&env).await?;
+        ensure!(now != gate, "still {now}");
         Ok(())
     })
     .await?;
@@ -191,9 +147,19 @@ async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     ensure!(after == before, "{before:?} before, {after:?} after");
     // The init container ran again, behind the gate: its log is that of the second sandbox.
     let first = env.kubectl(&["logs", "phoenix", "-c", "first-look"]).await?;
-    ensure!(
-        before.iter().all(|address| first.contains(address)),
-        "the gate did not hold again:\n{first}"
-    );
+    ensure!(before.iter().all(|address| first.contains(address)), "the gate did not hold again:\n{first}");
+    // The links of the first sandbox are gone: there are as many as interfaces.
+    traces::of(&env, "phoenix").await?;
     Ok(())
+}
+
+/// Which container of the gate opened last.
+async fn gate(env: &Env) -> Result<String> {
+    let path = format!(
+        ".status.initContainerStatuses[?(@.name==\"{}\")].state.terminated.containerID",
+        names::GATE_CONTAINER
+    );
+    let id = env.field("pod/phoenix", &path).await?;
+    ensure!(!id.is_empty(), "the gate has not opened");
+    Ok(id)
 }

@@ -25,12 +25,7 @@ impl Shared {
     pub fn new() -> Result<Self> {
         let layout = Layout::TESTS.or_from_env()?;
         let (cluster, fairlead) = (OnceCell::new(), OnceCell::new());
-        Ok(Self(Arc::new(Inner {
-            layout,
-            cluster,
-            fairlead,
-            quiet: RwLock::new(()),
-        })))
+        Ok(Self(Arc::new(Inner { layout, cluster, fairlead, quiet: RwLock::new(()) })))
     }
 
     /// The lock between trials.
@@ -64,10 +59,7 @@ impl Shared {
             return Ok(());
         };
         if is_set("FAIRLEAD_KEEP") || is_set("FAIRLEAD_REUSE") {
-            eprintln!(
-                "the cluster is kept: export KUBECONFIG={}",
-                cluster.kubeconfig_path().display()
-            );
+            eprintln!("the cluster is kept: export KUBECONFIG={}", cluster.kubeconfig_path().display());
             return Ok(());
         }
         Cluster::down(self.0.layout).await
@@ -80,12 +72,7 @@ async fn boot(layout: Layout) -> Result<Cluster> {
     {
         return Ok(cluster);
     }
-    Cluster::up(&Options {
-        layout,
-        nodes: NODES,
-        progress: Progress::auto(),
-    })
-    .await
+    Cluster::up(&Options { layout, nodes: NODES, progress: Progress::auto() }).await
 }
 
 fn is_set(variable: &str) -> bool {

@@ -36,10 +36,7 @@ impl Net {
             "ipam": { "space": env.space(), "quarantine": "5s", "ranges": ranges },
             "allowedNamespaces": { "from": "All" },
         });
-        Self {
-            name: env.unique(name),
-            spec,
-        }
+        Self { name: env.unique(name), spec }
     }
 
     /// The same over all nodes, by their second interface.
@@ -130,28 +127,14 @@ pub async fn records(env: &Env) -> Result<Vec<PodNetwork>> {
 
 /// Names of the pods with this label that are not being deleted.
 pub async fn pods(env: &Env, app: &str) -> Result<Vec<String>> {
-    let listed = env
-        .kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", "name"])
-        .await?;
-    Ok(listed
-        .lines()
-        .map(|name| name.trim_start_matches("pod/").to_owned())
-        .collect())
+    let listed = env.kubectl(&["get", "pods", "-l", &format!("app={app}"), "-o", "name"]).await?;
+    Ok(listed.lines().map(|name| name.trim_start_matches("pod/").to_owned()).collect())
 }
 
 /// Addresses of a pod's interface in CIDR form, but for those that the kernel makes by itself.
 pub async fn addresses(env: &Env, pod: &str, interface: &str) -> Result<Vec<String>> {
-    let printed = env
-        .exec(
-            pod,
-            &["ip", "-o", "addr", "show", "dev", interface, "scope", "global"],
-        )
-        .await?;
-    Ok(printed
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(3))
-        .map(str::to_owned)
-        .collect())
+    let printed = env.exec(pod, &["ip", "-o", "addr", "show", "dev", interface, "scope", "global"]).await?;
+    Ok(printed.lines().filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect())
 }
 
 /// Puts a pod on one node.
@@ -162,38 +145,29 @@ pub fn on_node(mut pod: Value, node: &str) -> Value {
 
 /// The record of a pod, by the pod's name.
 pub async fn record(env: &Env, pod: &str) -> Result<PodNetwork> {
-    let found = records(env)
-        .await?
-        .into_iter()
-        .find(|record| record.spec.pod_name == pod);
+    let found = records(env).await?.into_iter().find(|record| record.spec.pod_name == pod);
     found.with_context(|| format!("{pod} has no record"))
 }
 
 /// Waits until the record of a pod says why it waits, and gives the sentence.
 pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result<String> {
-    wait::until(
-        SOON,
-        &format!("the record of {pod} to say {reasons:?}"),
-        || async {
-            let record = record(env, pod).await?;
-            let conditions = record.status.map(|status| status.conditions).unwrap_or_default();
-            let ready = conditions
-                .into_iter()
-                .find(|condition| condition.type_ == "Ready")
-                .context("no condition")?;
-            let wanted = reasons.iter().any(|reason| reason.as_str() == ready.reason);
-            ensure!(
-                wanted && ready.status == "False",
-                "it says {} ({}): {}",
-                ready.reason,
-                ready.status,
-                ready.message
-            );
-            let is_sentence = ready.message.split_whitespace().count() > 2 && !ready.message.contains('\n');
-            ensure!(is_sentence, "{:?} is no sentence", ready.message);
-            Ok(ready.message)
-        },
-    )
+    wait::until(SOON, &format!("the record of {pod} to say {reasons:?}"), || async {
+        let record = record(env, pod).await?;
+        let conditions = record.status.map(|status| status.conditions).unwrap_or_default();
+        let ready =
+            conditions.into_iter().find(|condition| condition.type_ == "Ready").context("no condition")?;
+        let wanted = reasons.iter().any(|reason| reason.as_str() == ready.reason);
+        ensure!(
+            wanted && ready.status == "False",
+            "it says {} ({}): {}",
+            ready.reason,
+            ready.status,
+            ready.message
+        );
+        let is_sentence = ready.message.split_whitespace().count() > 2 && !ready.message.contains('\n');
+        ensure!(is_sentence, "{:?} is no sentence", ready.message);
+        Ok(ready.message)
+    })
     .await
 }
 
@@ -213,7 +187,8 @@ pub async fn wait_for_quiet(env: &Env) -> Result<()> {
     let networks: Api<Network> = Api::all(env.cluster.client());
     wait::until(SOON, "earlier trials to be cleaned up", || async {
         let records = records.list(&ListParams::default()).await?.items;
-        let foreign = records.iter().filter(|record| record.namespace().as_ref() != Some(&env.namespace)).count();
+        let foreign =
+            records.iter().filter(|record| record.namespace().as_ref() != Some(&env.namespace)).count();
         let networks = networks.list(&ListParams::default()).await?.items;
         let leaving = networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some()).count();
         ensure!(foreign + leaving == 0, "{foreign} records and {leaving} Networks are left");
@@ -225,7 +200,8 @@ pub async fn wait_for_quiet(env: &Env) -> Result<()> {
 /// The rows of `kubectl get`, by the titles of their columns. Cells must not be empty.
 pub async fn table(env: &Env, kind: &str) -> Result<Vec<BTreeMap<String, String>>> {
     let printed = env.kubectl(&["get", kind]).await?;
-    let mut lines = printed.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    let mut lines =
+        printed.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
     let titles = lines.next().context("no rows")?;
     lines
         .map(|cells| {
@@ -239,15 +215,9 @@ pub async fn table(env: &Env, kind: &str) -> Result<Vec<BTreeMap<String, String>
 pub async fn is_held(env: &Env, pod: &str) -> Result<()> {
     let shown = env.kubectl(&["get", "pod", pod]).await?;
     ensure!(shown.contains("Init:0/2"), "{shown}");
-    let pod: Pod = Api::namespaced(env.cluster.client(), &env.namespace)
-        .get(pod)
-        .await?;
+    let pod: Pod = Api::namespaced(env.cluster.client(), &env.namespace).get(pod).await?;
     let status = pod.status.context("a pod without a status")?;
-    let own = status
-        .init_container_statuses
-        .into_iter()
-        .chain(status.container_statuses)
-        .flatten();
+    let own = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
     for container in own.filter(|container| container.name != names::GATE_CONTAINER) {
         ensure!(
             container.started != Some(true) && container.restart_count == 0,

@@ -201,10 +201,16 @@ async fn quarantine(env: Arc<Env>) -> Result<()> {
 }
 
 /// Whether an address of the pod was another's before. Its record must be younger than the end of the rest.
-async fn was_not_too_early(env: &Env, pod: &str, traces: &Traces, freed: &BTreeMap<String, Timestamp>) -> Result<bool> {
+async fn was_not_too_early(
+    env: &Env,
+    pod: &str,
+    traces: &Traces,
+    freed: &BTreeMap<String, Timestamp>,
+) -> Result<bool> {
     let record = fixtures::record(env, pod).await?;
     let created = record.metadata.creation_timestamp.context("a record without a time")?.0;
-    let Some((address, rested)) = traces.addresses.iter().find_map(|address| freed.get_key_value(address)) else {
+    let Some((address, rested)) = traces.addresses.iter().find_map(|address| freed.get_key_value(address))
+    else {
         return Ok(false);
     };
     // The time of creation is cut to whole seconds.

@@ -17,10 +17,7 @@ const FOLLOWS: Duration = Duration::from_secs(5);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
-    vec![Case::new(
-        "hotplug_add_swap_and_remove_a_network_of_a_running_pod",
-        edit,
-    )]
+    vec![Case::new("hotplug_add_swap_and_remove_a_network_of_a_running_pod", edit)]
 }
 
 async fn edit(env: Arc<Env>) -> Result<()> {
@@ -35,33 +32,21 @@ async fn edit(env: Arc<Env>) -> Result<()> {
     let kept = fixtures::addresses(&env, "live", "net1").await?;
 
     annotate(&env, &format!("{}@net1,{}@net2", one.name(), two.name())).await?;
-    follows(&env, &[("net1", "10.70.0."), ("net2", "10.71.0.")])
-        .await
-        .context("after adding net2")?;
+    follows(&env, &[("net1", "10.70.0."), ("net2", "10.71.0.")]).await.context("after adding net2")?;
     annotate(&env, &format!("{}@net1,{}@net2", one.name(), three.name())).await?;
-    follows(&env, &[("net1", "10.70.0."), ("net2", "10.72.0.")])
-        .await
-        .context("after a swap on net2")?;
+    follows(&env, &[("net1", "10.70.0."), ("net2", "10.72.0.")]).await.context("after a swap on net2")?;
     annotate(&env, &format!("{}@net1", one.name())).await?;
-    follows(&env, &[("net1", "10.70.0.")])
-        .await
-        .context("after removing net2")?;
+    follows(&env, &[("net1", "10.70.0.")]).await.context("after removing net2")?;
 
-    ensure!(
-        fixtures::addresses(&env, "live", "net1").await? == kept,
-        "net1 has changed meanwhile"
-    );
-    let restarts = env
-        .field("pod/live", ".status.containerStatuses[0].restartCount")
-        .await?;
+    ensure!(fixtures::addresses(&env, "live", "net1").await? == kept, "net1 has changed meanwhile");
+    let restarts = env.field("pod/live", ".status.containerStatuses[0].restartCount").await?;
     ensure!(restarts == "0", "{restarts} restarts");
     Ok(())
 }
 
 async fn annotate(env: &Env, networks: &str) -> Result<()> {
     let annotation = format!("{}={networks}", names::NETWORKS_ANNOTATION);
-    env.kubectl(&["annotate", "--overwrite", "pod", "live", &annotation])
-        .await?;
+    env.kubectl(&["annotate", "--overwrite", "pod", "live", &annotation]).await?;
     Ok(())
 }
 
@@ -69,25 +54,15 @@ async fn annotate(env: &Env, networks: &str) -> Result<()> {
 async fn follows(env: &Env, wanted: &[(&str, &str)]) -> Result<()> {
     wait::until(FOLLOWS, "the kernel and the record to follow", || async {
         let links = env.exec("live", &["ls", "/sys/class/net"]).await?;
-        let networks: Vec<_> = links
-            .split_whitespace()
-            .filter(|name| name.starts_with("net"))
-            .collect();
+        let networks: Vec<_> = links.split_whitespace().filter(|name| name.starts_with("net")).collect();
         let names: Vec<_> = wanted.iter().map(|(name, _)| *name).collect();
         ensure!(networks == names, "links {networks:?}");
         for (interface, start) in wanted {
             let found = fixtures::addresses(env, "live", interface).await?;
-            ensure!(
-                found.len() == 1 && found[0].starts_with(start),
-                "{interface} has {found:?}"
-            );
+            ensure!(found.len() == 1 && found[0].starts_with(start), "{interface} has {found:?}");
         }
         let status = fixtures::record(env, "live").await?.status.context("no status")?;
-        let recorded: Vec<_> = status
-            .interfaces
-            .iter()
-            .map(|one| one.interface_name.to_string())
-            .collect();
+        let recorded: Vec<_> = status.interfaces.iter().map(|one| one.interface_name.to_string()).collect();
         ensure!(recorded == names, "the record has {recorded:?}");
         let ready = status
             .conditions

@@ -14,9 +14,11 @@ mod env;
 mod fixtures;
 mod gone;
 mod hotplug;
+mod traces;
 mod trial;
 mod uninstall;
 mod waiting;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -41,10 +43,7 @@ fn run() -> Result<ExitCode> {
     arguments.test_threads.get_or_insert(4);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let shared = Shared::new()?;
-    let trials = cases()
-        .into_iter()
-        .map(|case| case.into_trial(runtime.handle(), &shared))
-        .collect();
+    let trials = cases().into_iter().map(|case| case.into_trial(runtime.handle(), &shared)).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
     runtime.block_on(shared.finish())?;
     Ok(conclusion.exit_code())

@@ -85,7 +85,8 @@ pub async fn resting(env: &Env, network: &str) -> Result<Vec<Resting>> {
     let blocks: Api<IPBlock> = Api::all(env.cluster.client());
     let of_network = ListParams::default().fields(&format!("spec.network={network}"));
     let blocks = blocks.list(&of_network).await?;
-    let listed = blocks.items.into_iter().filter_map(|block| block.status).flat_map(|status| status.quarantined);
+    let listed =
+        blocks.items.into_iter().filter_map(|block| block.status).flat_map(|status| status.quarantined);
     Ok(listed.map(|one| Resting { address: one.address.to_string(), until: one.until.0 }).collect())
 }
 
@@ -96,7 +97,8 @@ impl Traces {
         let records: Api<PodNetwork> = Api::all(env.cluster.client());
         let records = records.list(&ListParams::default()).await?;
         let own = |record: &PodNetwork| record.spec.pod_uid == self.uid;
-        let mut left: Vec<_> = records.items.into_iter().filter(own).map(|record| record.name_any()).collect();
+        let mut left: Vec<_> =
+            records.items.into_iter().filter(own).map(|record| record.name_any()).collect();
         left.extend(links_of(env, &self.uid).await?);
         Ok(left)
     }
@@ -119,8 +121,10 @@ impl Traces {
         for (address, name) in &self.held {
             let block = blocks.get_opt(name).await?;
             let over = since.elapsed()? > QUARANTINE;
-            let listed = block.and_then(|block| block.status).map(|status| status.quarantined).unwrap_or_default();
-            let found = listed.iter().find(|one| one.address.to_string() == *address && one.pod_uid == self.uid);
+            let listed =
+                block.and_then(|block| block.status).map(|status| status.quarantined).unwrap_or_default();
+            let found =
+                listed.iter().find(|one| one.address.to_string() == *address && one.pod_uid == self.uid);
             let Some(found) = found else {
                 // Nothing can be said of an address whose time may be over.
                 ensure!(over, "{address} does not rest in block {name}");

@@ -42,13 +42,7 @@ impl Case {
         Fut: Future<Output = Result<()>> + Send + 'static,
     {
         let body: Body = Box::new(move |env| Box::pin(body(env)));
-        Self {
-            name,
-            body,
-            alone: false,
-            fairlead: true,
-            timeout: DEFAULT_TIMEOUT,
-        }
+        Self { name, body, alone: false, fairlead: true, timeout: DEFAULT_TIMEOUT }
     }
 
     /// No other trial runs at the same time: it kills agents, changes nodes, or counts what all do.
@@ -58,10 +52,7 @@ impl Case {
 
     /// Needs no fairlead on the cluster.
     pub fn bare(self) -> Self {
-        Self {
-            fairlead: false,
-            ..self
-        }
+        Self { fairlead: false, ..self }
     }
 
     /// Another limit than two minutes, without the time it waits for its turn.
@@ -73,18 +64,12 @@ impl Case {
     pub fn into_trial(self, runtime: &Handle, shared: &Shared) -> Trial {
         let (runtime, shared) = (runtime.clone(), shared.clone());
         Trial::test(self.name, move || {
-            runtime
-                .block_on(self.run(&shared))
-                .map_err(|error| format!("{error:#}").into())
+            runtime.block_on(self.run(&shared)).map_err(|error| format!("{error:#}").into())
         })
     }
 
     async fn run(self, shared: &Shared) -> Result<()> {
-        let cluster = if self.fairlead {
-            shared.with_fairlead().await?
-        } else {
-            shared.cluster().await?
-        };
+        let cluster = if self.fairlead { shared.with_fairlead().await? } else { shared.cluster().await? };
         let (_read, _write);
         if self.alone {
             _write = shared.quiet().write().await;
@@ -136,13 +121,7 @@ impl Env {
         let stem: String = name.replace('_', "-").chars().take(NAME_LENGTH).collect();
         let namespace = format!("{}-{id}", stem.trim_end_matches('-'));
         cluster.kubectl(&["create", "namespace", &namespace]).await?;
-        Ok(Self {
-            cluster,
-            namespace,
-            name,
-            id,
-            made: Mutex::default(),
-        })
+        Ok(Self { cluster, namespace, name, id, made: Mutex::default() })
     }
 
     /// A name for an object without a namespace, which no other trial uses.
@@ -169,16 +148,12 @@ impl Env {
 
     /// `kubectl` in the trial's namespace.
     pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
-        self.cluster
-            .kubectl(&[&["-n", &self.namespace][..], arguments].concat())
-            .await
+        self.cluster.kubectl(&[&["-n", &self.namespace][..], arguments].concat()).await
     }
 
     /// `kubectl apply -f -` in the trial's namespace.
     pub async fn apply(&self, manifest: &str) -> Result<String> {
-        self.cluster
-            .kubectl_with_input(&["-n", &self.namespace, "apply", "-f", "-"], manifest)
-            .await
+        self.cluster.kubectl_with_input(&["-n", &self.namespace, "apply", "-f", "-"], manifest).await
     }
 
     /// Runs a command in a pod of the trial's namespace.
@@ -189,23 +164,20 @@ impl Env {
     /// Waits until all pods with this label are Ready.
     pub async fn wait_ready(&self, selector: &str, timeout: Duration) -> Result<()> {
         let timeout = format!("--timeout={}s", timeout.as_secs());
-        self.kubectl(&["wait", "pods", "-l", selector, "--for=condition=Ready", &timeout])
-            .await?;
+        self.kubectl(&["wait", "pods", "-l", selector, "--for=condition=Ready", &timeout]).await?;
         Ok(())
     }
 
     /// Waits until all replicas of a Deployment are Ready.
     pub async fn wait_rollout(&self, deployment: &str, timeout: Duration) -> Result<()> {
         let timeout = format!("--timeout={}s", timeout.as_secs());
-        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &timeout])
-            .await?;
+        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &timeout]).await?;
         Ok(())
     }
 
     /// One field of an object, by JSON path.
     pub async fn field(&self, object: &str, path: &str) -> Result<String> {
-        self.kubectl(&["get", object, "-o", &format!("jsonpath={{{path}}}")])
-            .await
+        self.kubectl(&["get", object, "-o", &format!("jsonpath={{{path}}}")]).await
     }
 
     /// Adds to an error where the diagnosis is.

@@ -28,8 +28,7 @@ async fn two_pods(env: &Env, prefix: &str) -> Result<()> {
     let net = Net::uplink(env, "bye", &[&format!("{prefix}.0/24")]);
     net.create(env).await?;
     for node in ["node1", "node2"] {
-        env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string())
-            .await?;
+        env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string()).await?;
         env.wait_ready(&format!("app={node}"), SOON).await?;
     }
     Ok(())
@@ -37,12 +36,8 @@ async fn two_pods(env: &Env, prefix: &str) -> Result<()> {
 
 async fn still_connected(env: &Env) -> Result<()> {
     let found = fixtures::addresses(env, "node2", "net1").await?;
-    let address = found
-        .first()
-        .and_then(|cidr| cidr.split('/').next())
-        .unwrap_or_default();
-    env.exec("node1", &["ping", "-I", "net1", "-c", "2", "-W", "2", address])
-        .await?;
+    let address = found.first().and_then(|cidr| cidr.split('/').next()).unwrap_or_default();
+    env.exec("node1", &["ping", "-I", "net1", "-c", "2", "-W", "2", address]).await?;
     Ok(())
 }
 
@@ -84,17 +79,10 @@ async fn nothing_left(env: &Env) -> Result<()> {
         let nodes: Value =
             serde_json::from_str(&env.cluster.kubectl(&["get", "nodes", "-o", "json"]).await?)?;
         for node in nodes["items"].as_array().into_iter().flatten() {
-            let ours = [
-                &node["spec"]["taints"],
-                &node["status"]["capacity"],
-                &node["metadata"]["annotations"],
-            ];
+            let ours =
+                [&node["spec"]["taints"], &node["status"]["capacity"], &node["metadata"]["annotations"]];
             let text = ours.map(ToString::to_string).join(" ");
-            ensure!(
-                !text.contains(names::GROUP),
-                "{} carries {text}",
-                node["metadata"]["name"]
-            );
+            ensure!(!text.contains(names::GROUP), "{} carries {text}", node["metadata"]["name"]);
         }
         Ok(())
     })

@@ -27,12 +27,9 @@ pub fn cases() -> Vec<Case> {
         Case::new("waiting_for_an_address_of_a_full_range", full_range),
         Case::new("waiting_for_a_readable_annotation", invalid_annotation),
         Case::new("waiting_for_a_namespace_to_be_allowed", forbidden_namespace),
-        Case::new(
-            "waiting_for_an_agent_new_pods_are_held_and_deleted_pods_do_not_wait",
-            without_an_agent,
-        )
-        .alone()
-        .timeout(Duration::from_secs(240)),
+        Case::new("waiting_for_an_agent_new_pods_are_held_and_deleted_pods_do_not_wait", without_an_agent)
+            .alone()
+            .timeout(Duration::from_secs(240)),
     ]
 }
 

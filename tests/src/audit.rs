@@ -59,10 +59,7 @@ pub struct Answer {
 impl Request {
     /// Whether it was meant to change something.
     pub fn is_write(&self) -> bool {
-        matches!(
-            self.verb.as_str(),
-            "create" | "update" | "patch" | "delete" | "deletecollection"
-        )
+        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
     }
 
     /// Whether the answer was one of 2xx.
@@ -80,9 +77,8 @@ impl Cluster {
     /// The end of the audit log now.
     pub fn audit_mark(&self) -> Result<Mark> {
         let file = self.layout().audit_log();
-        let length = std::fs::metadata(&file)
-            .with_context(|| format!("looking at {}", file.display()))?
-            .len();
+        let length =
+            std::fs::metadata(&file).with_context(|| format!("looking at {}", file.display()))?.len();
         Ok(Mark(length))
     }
 

@@ -93,11 +93,7 @@ impl Tools {
 
     /// The path of a program.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        let found = self
-            .folders
-            .iter()
-            .map(|folder| folder.join(name))
-            .find(|file| file.is_file());
+        let found = self.folders.iter().map(|folder| folder.join(name)).find(|file| file.is_file());
         found.with_context(|| format!("no module of the cluster has a program `{name}`"))
     }
 
@@ -118,11 +114,7 @@ impl Tools {
 
     /// `PATH` with these programs first.
     pub fn path(&self) -> String {
-        let folders: Vec<_> = self
-            .folders
-            .iter()
-            .map(|folder| folder.to_string_lossy())
-            .collect();
+        let folders: Vec<_> = self.folders.iter().map(|folder| folder.to_string_lossy()).collect();
         format!("{}:{}", folders.join(":"), prereq::path())
     }
 }
@@ -156,8 +148,7 @@ where
     let unfinished = folder.with_extension("unfinished");
     fs::create_dir_all(&unfinished).with_context(|| format!("creating {}", unfinished.display()))?;
     let lock = fs::File::open(&unfinished)?;
-    lock.lock()
-        .with_context(|| format!("locking {}", unfinished.display()))?;
+    lock.lock().with_context(|| format!("locking {}", unfinished.display()))?;
     if folder.is_dir() {
         return Ok(());
     }
@@ -171,11 +162,7 @@ where
 fn empty(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
         let path = entry?.path();
-        let removed = if path.is_dir() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        };
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         removed.with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
@@ -185,11 +172,7 @@ fn empty(folder: &Path) -> Result<()> {
 pub fn key<T: AsRef<[u8]>>(parts: &[T]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
-        hash.update(
-            u64::try_from(part.as_ref().len())
-                .unwrap_or(u64::MAX)
-                .to_le_bytes(),
-        );
+        hash.update(u64::try_from(part.as_ref().len()).unwrap_or(u64::MAX).to_le_bytes());
         hash.update(part.as_ref());
     }
     let mut hex = format!("{:x}", hash.finalize());
@@ -199,9 +182,7 @@ pub fn key<T: AsRef<[u8]>>(parts: &[T]) -> String {
 
 impl Module {
     fn source(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("modules")
-            .join(self.name)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("modules").join(self.name)
     }
 
     async fn build(&self, progress: &Progress) -> Result<PathBuf> {
@@ -239,9 +220,9 @@ impl Module {
 
     fn arguments(&self, output: &Path) -> Vec<String> {
         let mut arguments: Vec<String> = match self.renamed {
-            Some((name, _)) => ["build", "-o", &output.join(name).to_string_lossy()]
-                .map(String::from)
-                .to_vec(),
+            Some((name, _)) => {
+                ["build", "-o", &output.join(name).to_string_lossy()].map(String::from).to_vec()
+            }
             None => vec!["install".into()],
         };
         arguments.extend(["-v", "-trimpath", "-buildvcs=false", "-ldflags", self.ldflags].map(String::from));
@@ -262,11 +243,7 @@ impl Module {
         let stderr = child.stderr.take().context("standard error is a pipe")?;
         let said = follow(stderr, stage).await?;
         if !child.wait().await?.success() {
-            bail!(
-                "building the Go module {} failed:\n{}",
-                self.source().display(),
-                said.join("\n")
-            );
+            bail!("building the Go module {} failed:\n{}", self.source().display(), said.join("\n"));
         }
         for program in self.programs {
             if !output.join(program).is_file() {
@@ -277,19 +254,10 @@ impl Module {
     }
 
     async fn go(&self, arguments: &[&str]) -> Result<String> {
-        let output = self
-            .command()?
-            .args(arguments)
-            .output()
-            .await
-            .context("starting go")?;
+        let output = self.command()?.args(arguments).output().await.context("starting go")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            bail!(
-                "`go {}` in {} failed: {said}",
-                arguments.join(" "),
-                self.source().display()
-            );
+            bail!("`go {}` in {} failed: {said}", arguments.join(" "), self.source().display());
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -297,9 +265,7 @@ impl Module {
     fn command(&self) -> Result<Command> {
         let mut command = Command::new(prereq::find("go")?);
         // Settings of the user must not change what comes out under one key.
-        command
-            .current_dir(self.source())
-            .envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off")]);
+        command.current_dir(self.source()).envs([("CGO_ENABLED", "0"), ("GOFLAGS", ""), ("GOWORK", "off")]);
         command.kill_on_drop(true);
         Ok(command)
     }
@@ -322,10 +288,7 @@ async fn follow(stderr: tokio::process::ChildStderr, stage: &Stage) -> Result<Ve
 
 /// Source folder of a dependency of one of the modules.
 pub async fn module_source(module: &str, dependency: &str) -> Result<PathBuf> {
-    let module = MODULES
-        .iter()
-        .find(|known| known.name == module)
-        .context("unknown module")?;
+    let module = MODULES.iter().find(|known| known.name == module).context("unknown module")?;
     let folder = module.go(&["list", "-m", "-f", "{{.Dir}}", dependency]).await?;
     Ok(folder.trim().into())
 }
@@ -368,13 +331,8 @@ mod tests {
         assert!(!folder.exists());
         let whole = async |inside: &Path| Ok(fs::write(inside.join("whole"), "")?);
         once(&folder, whole).await.unwrap();
-        once(&folder, async |_: &Path| bail!("must not be asked again"))
-            .await
-            .unwrap();
-        let files: Vec<_> = fs::read_dir(&folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
+        once(&folder, async |_: &Path| bail!("must not be asked again")).await.unwrap();
+        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(files, ["whole"]);
         assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
     }

@@ -50,10 +50,7 @@ impl Group {
 
     /// The `cgroup.procs` files into which a process has to write itself.
     pub fn procs_files(&self) -> Vec<PathBuf> {
-        self.folders
-            .iter()
-            .map(|folder| folder.join("cgroup.procs"))
-            .collect()
+        self.folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
     }
 
     /// Every process of the group and of the groups below it.
@@ -121,9 +118,7 @@ fn hybrid_mounts(mounts: &str) -> Vec<PathBuf> {
 }
 
 fn create(root: &Path, folder: &Path) -> Result<()> {
-    let relative = folder
-        .strip_prefix(root)
-        .context("cgroup outside its hierarchy")?;
+    let relative = folder.strip_prefix(root).context("cgroup outside its hierarchy")?;
     let mut at = root.to_owned();
     for part in relative.components() {
         delegate(&at)?;
@@ -195,8 +190,7 @@ fn remove(folder: &Path) -> io::Result<()> {
 pub fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name is in brackets and may itself contain brackets and spaces.
-    stat.rsplit_once(") ")
-        .is_none_or(|(_, rest)| rest.starts_with('Z'))
+    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
 #[cfg(test)]
@@ -209,11 +203,7 @@ mod tests {
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\n\
                       cgroup /sys/fs/cgroup/systemd cgroup rw,name=systemd 0 0\n\
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
-        let expected = [
-            "/sys/fs/cgroup/cpu",
-            "/sys/fs/cgroup/systemd",
-            "/sys/fs/cgroup/unified",
-        ];
+        let expected = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"];
         assert_eq!(hybrid_mounts(mounts), expected.map(PathBuf::from));
     }
 

@@ -81,9 +81,8 @@ impl Cluster {
         prepare_folders(layout)?;
         netns::create_bridges(layout).await?;
         let authority = Authority::new(layout)?;
-        let nodes: Vec<_> = (1..=options.nodes)
-            .map(|index| Node::new(index, options.nodes, layout, &tools))
-            .collect();
+        let nodes: Vec<_> =
+            (1..=options.nodes).map(|index| Node::new(index, options.nodes, layout, &tools)).collect();
         let runtimes = try_join_all(nodes.iter().map(|node| start_runtime(node, archives)));
         let api = control_plane::start_api(layout, &tools, &authority);
         tokio::try_join!(runtimes, api)?;
@@ -92,18 +91,10 @@ impl Cluster {
             node.join(&authority)?;
         }
         let client = kubectl::client(&layout.kubeconfig()).await?;
-        let cluster = Self {
-            layout,
-            tools,
-            nodes,
-            client,
-        };
+        let cluster = Self { layout, tools, nodes, client };
         cluster.wait_for_nodes().await?;
         cluster.wait_for_service_account().await?;
-        let state = State {
-            nodes: options.nodes,
-            tools: cluster.tools.clone(),
-        };
+        let state = State { nodes: options.nodes, tools: cluster.tools.clone() };
         fs::write(layout.state(), serde_json::to_vec(&state)?)?;
         Ok(cluster)
     }
@@ -117,16 +108,10 @@ impl Cluster {
         let text = fs::read(layout.state())
             .context("no local cluster is running: start one with `cargo demo up`")?;
         let state: State = serde_json::from_slice(&text).context("reading the state of the local cluster")?;
-        let nodes = (1..=state.nodes)
-            .map(|index| Node::new(index, state.nodes, layout, &state.tools))
-            .collect();
+        let nodes =
+            (1..=state.nodes).map(|index| Node::new(index, state.nodes, layout, &state.tools)).collect();
         let client = kubectl::client(&layout.kubeconfig()).await?;
-        let cluster = Self {
-            layout,
-            tools: state.tools,
-            nodes,
-            client,
-        };
+        let cluster = Self { layout, tools: state.tools, nodes, client };
         tokio::time::timeout(Duration::from_secs(5), cluster.client.apiserver_version())
             .await
             .map_err(anyhow::Error::from)
@@ -174,10 +159,7 @@ impl Cluster {
 
     /// The node of this name.
     pub fn node(&self, name: &str) -> Result<&Node> {
-        self.nodes
-            .iter()
-            .find(|node| node.name() == name)
-            .with_context(|| format!("no node `{name}`"))
+        self.nodes.iter().find(|node| node.name() == name).with_context(|| format!("no node `{name}`"))
     }
 
     /// Imports an OCI archive on every node.
@@ -213,10 +195,8 @@ impl Cluster {
     /// Pods are refused in a namespace that has no service account yet.
     async fn wait_for_service_account(&self) -> Result<()> {
         let accounts: Api<core::ServiceAccount> = Api::namespaced(self.client(), "default");
-        wait::until(NODES_TIMEOUT, "the controller manager", || async {
-            Ok(accounts.get("default").await?)
-        })
-        .await?;
+        wait::until(NODES_TIMEOUT, "the controller manager", || async { Ok(accounts.get("default").await?) })
+            .await?;
         Ok(())
     }
 }
@@ -231,10 +211,7 @@ async fn start_runtime(node: &Node, archives: &[PathBuf]) -> Result<()> {
 
 fn node_is_ready(node: &core::Node) -> Result<()> {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition.type_ == "Ready");
+    let ready = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
     match ready {
         Some(ready) if ready.status == "True" => Ok(()),
         Some(ready) => Err(anyhow!("{}", ready.message.clone().unwrap_or_default())),

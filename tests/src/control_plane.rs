@@ -17,12 +17,7 @@ use crate::{
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The names of the processes, in the order of their start.
-pub const PROCESSES: [&str; 4] = [
-    "etcd",
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-];
+pub const PROCESSES: [&str; 4] = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
 /// Starts etcd and the API server and waits until it is ready.
 pub async fn start_api(layout: Layout, tools: &Tools, authority: &Authority) -> Result<()> {
@@ -45,11 +40,7 @@ pub fn start_controllers(layout: Layout, tools: &Tools, authority: &Authority) -
     for name in ["kube-controller-manager", "kube-scheduler"] {
         let file = pki.join(format!("{name}.conf"));
         authority.kubeconfig(&file, &authority.client(name, &format!("system:{name}"), None)?)?;
-        common.push(vec![
-            flag("kubeconfig", &file),
-            "--leader-elect=false".into(),
-            "--secure-port=0".into(),
-        ]);
+        common.push(vec![flag("kubeconfig", &file), "--leader-elect=false".into(), "--secure-port=0".into()]);
     }
     let [mut manager, scheduler] = [common.remove(0), common.remove(0)];
     manager.extend([
@@ -71,11 +62,7 @@ async fn ready(kubeconfig: &Path, process: &Process) -> Result<()> {
         let request = http::Request::get("/readyz").body(Vec::new())?;
         // A dead process is not waited for to the end: its log is the answer.
         match process.check() {
-            Ok(()) => client
-                .request_text(request)
-                .await
-                .context("asking /readyz")
-                .map(Ok),
+            Ok(()) => client.request_text(request).await.context("asking /readyz").map(Ok),
             Err(dead) => Ok(Err(dead)),
         }
     })
@@ -91,15 +78,7 @@ fn start(
     arguments: Vec<String>,
 ) -> Result<Process> {
     let argv = [vec![tools.argument(name)?], arguments].concat();
-    Daemon {
-        name,
-        argv,
-        group,
-        path: &tools.path(),
-        logs: layout.logs(),
-        pids: layout.pids(),
-    }
-    .start()
+    Daemon { name, argv, group, path: &tools.path(), logs: layout.logs(), pids: layout.pids() }.start()
 }
 
 fn flag(name: &str, value: &Path) -> String {
@@ -137,15 +116,9 @@ fn api_server(layout: Layout, authority: &Authority) -> Result<Vec<String>> {
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
     ];
-    let addresses = [
-        layout.api_address().to_string(),
-        layout::KUBERNETES_SERVICE.to_string(),
-        "127.0.0.1".to_owned(),
-    ];
-    let all: Vec<&str> = names
-        .into_iter()
-        .chain(addresses.iter().map(String::as_str))
-        .collect();
+    let addresses =
+        [layout.api_address().to_string(), layout::KUBERNETES_SERVICE.to_string(), "127.0.0.1".to_owned()];
+    let all: Vec<&str> = names.into_iter().chain(addresses.iter().map(String::as_str)).collect();
     let serving = authority.server("apiserver", &all)?;
     let kubelet = authority.client("apiserver-kubelet", "kube-apiserver", Some("system:masters"))?;
     let (private, public) = authority.service_account_key()?;

@@ -18,40 +18,10 @@ const QUESTIONS: [(&str, &[&str]); 8] = [
     ("nodes.txt", &["describe", "nodes"]),
     ("pods.txt", &["get", "pods", "-A", "-o", "wide"]),
     ("pods.yaml", &["get", "pods", "-A", "-o", "yaml"]),
-    (
-        "events.txt",
-        &["get", "events", "-A", "--sort-by=.metadata.creationTimestamp"],
-    ),
-    (
-        "workloads.txt",
-        &[
-            "get",
-            "deployments,daemonsets,statefulsets,jobs",
-            "-A",
-            "-o",
-            "wide",
-        ],
-    ),
-    (
-        "fairlead.txt",
-        &[
-            "get",
-            "networks,podnetworks,ipblocks,nodenetworks,admissions",
-            "-A",
-            "-o",
-            "wide",
-        ],
-    ),
-    (
-        "fairlead.yaml",
-        &[
-            "get",
-            "networks,podnetworks,ipblocks,nodenetworks,admissions",
-            "-A",
-            "-o",
-            "yaml",
-        ],
-    ),
+    ("events.txt", &["get", "events", "-A", "--sort-by=.metadata.creationTimestamp"]),
+    ("workloads.txt", &["get", "deployments,daemonsets,statefulsets,jobs", "-A", "-o", "wide"]),
+    ("fairlead.txt", &["get", "networks,podnetworks,ipblocks,nodenetworks,admissions", "-A", "-o", "wide"]),
+    ("fairlead.yaml", &["get", "networks,podnetworks,ipblocks,nodenetworks,admissions", "-A", "-o", "yaml"]),
     ("leases.txt", &["get", "leases", "-A", "-o", "wide"]),
 ];
 
@@ -83,29 +53,15 @@ impl Cluster {
     }
 
     async fn pod_logs(&self, folder: &Path) -> Result<()> {
-        let listed = self
-            .kubectl(&["get", "pods", "-n", INSTALL_NAMESPACE, "-o", "name"])
-            .await
-            .unwrap_or_default();
+        let listed =
+            self.kubectl(&["get", "pods", "-n", INSTALL_NAMESPACE, "-o", "name"]).await.unwrap_or_default();
         for pod in listed.lines() {
             let file = format!("{}.log", pod.replace('/', "-"));
-            let arguments = [
-                "logs",
-                "-n",
-                INSTALL_NAMESPACE,
-                pod,
-                "--all-containers",
-                "--prefix",
-                "--tail=5000",
-            ];
+            let arguments =
+                ["logs", "-n", INSTALL_NAMESPACE, pod, "--all-containers", "--prefix", "--tail=5000"];
             write(folder, &file, self.kubectl(&arguments)).await?;
             let file = format!("{}-previous.log", pod.replace('/', "-"));
-            write(
-                folder,
-                &file,
-                self.kubectl(&[&arguments[..], &["--previous"]].concat()),
-            )
-            .await?;
+            write(folder, &file, self.kubectl(&[&arguments[..], &["--previous"]].concat())).await?;
         }
         Ok(())
     }

@@ -39,9 +39,7 @@ pub async fn apply(cluster: &Cluster) -> Result<()> {
 
 /// Deletes the manifests without a wait, as somebody would who does not know of `kubectl fairlead uninstall`.
 pub async fn delete(cluster: &Cluster) -> Result<()> {
-    cluster
-        .kubectl(&["delete", "-k", &overlay(), "--wait=false"])
-        .await?;
+    cluster.kubectl(&["delete", "-k", &overlay(), "--wait=false"]).await?;
     Ok(())
 }
 
@@ -59,18 +57,8 @@ pub async fn plugin(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let path = format!("PATH={}", cluster.tools().path());
     let manifest = concat!("--manifest-path=", env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let run = [
-        "env",
-        &kubeconfig,
-        &path,
-        &cargo,
-        "run",
-        "--quiet",
-        manifest,
-        "--bin",
-        "kubectl-fairlead",
-        "--",
-    ];
+    let run =
+        ["env", &kubeconfig, &path, &cargo, "run", "--quiet", manifest, "--bin", "kubectl-fairlead", "--"];
     process::run(&[&run[..], arguments].concat()).await
 }
 
@@ -95,9 +83,7 @@ async fn restart_if_changed(cluster: &Cluster, built: &Built) -> Result<()> {
     let before = fs::read_to_string(&record).ok();
     if before.is_some_and(|digest| digest != built.digest) {
         for workload in WORKLOADS {
-            cluster
-                .kubectl(&["rollout", "restart", "-n", names::INSTALL_NAMESPACE, workload])
-                .await?;
+            cluster.kubectl(&["rollout", "restart", "-n", names::INSTALL_NAMESPACE, workload]).await?;
         }
     }
     fs::write(&record, &built.digest).with_context(|| format!("writing {}", record.display()))
@@ -105,16 +91,7 @@ async fn restart_if_changed(cluster: &Cluster, built: &Built) -> Result<()> {
 
 async fn rollout(cluster: &Cluster, workload: &str) -> Result<()> {
     let timeout = format!("--timeout={}s", ROLLOUT_TIMEOUT.as_secs());
-    cluster
-        .kubectl(&[
-            "rollout",
-            "status",
-            "-n",
-            names::INSTALL_NAMESPACE,
-            workload,
-            &timeout,
-        ])
-        .await?;
+    cluster.kubectl(&["rollout", "status", "-n", names::INSTALL_NAMESPACE, workload, &timeout]).await?;
     Ok(())
 }
 
@@ -122,17 +99,10 @@ async fn rollout(cluster: &Cluster, workload: &str) -> Result<()> {
 pub async fn wait_for_network(cluster: &Cluster, name: &str, timeout: Duration) -> Result<()> {
     wait::until(timeout, &format!("Network {name} to be accepted"), || async {
         let path = "jsonpath={.status.conditions[?(@.type=='Accepted')]}";
-        let condition = cluster
-            .kubectl(&["get", "networks.fairlead.dev", name, "-o", path])
-            .await?;
+        let condition = cluster.kubectl(&["get", "networks.fairlead.dev", name, "-o", path]).await?;
         let condition: serde_json::Value =
             serde_json::from_str(&condition).context("it has no condition Accepted")?;
-        anyhow::ensure!(
-            condition["status"] == "True",
-            "{}: {}",
-            condition["reason"],
-            condition["message"]
-        );
+        anyhow::ensure!(condition["status"] == "True", "{}: {}", condition["reason"], condition["message"]);
         Ok(())
     })
     .await

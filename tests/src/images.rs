@@ -32,17 +32,14 @@ pub async fn build() -> Result<Vec<PathBuf>> {
         busybox_image(&busybox, inside).await
     })
     .await?;
-    Ok(["pause.tar", "busybox.tar"]
-        .map(|file| folder.join(file))
-        .to_vec())
+    Ok(["pause.tar", "busybox.tar"].map(|file| folder.join(file)).to_vec())
 }
 
 async fn pause_image(source: &Path, folder: &Path) -> Result<()> {
     let program = folder.join("pause");
     build::compile_c(source, &program).await?;
-    let image = Image::new(PAUSE, architecture())
-        .file("pause", 0o755, fs::read(&program)?)
-        .entrypoint(&["/pause"]);
+    let image =
+        Image::new(PAUSE, architecture()).file("pause", 0o755, fs::read(&program)?).entrypoint(&["/pause"]);
     write(&image, &folder.join("pause.tar"))
 }
 
@@ -62,9 +59,7 @@ async fn busybox_image(busybox: &[u8], folder: &Path) -> Result<()> {
 }
 
 fn write(image: &Image, file: &Path) -> Result<()> {
-    let packed = image
-        .pack()
-        .with_context(|| format!("packing {}", file.display()))?;
+    let packed = image.pack().with_context(|| format!("packing {}", file.display()))?;
     fs::write(file, packed.archive).with_context(|| format!("writing {}", file.display()))
 }
 

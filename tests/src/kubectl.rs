@@ -40,19 +40,10 @@ impl Cluster {
         let program = self.tools().argument("kubectl")?;
         let layout = self.layout();
         let server = format!("--server=https://{}:{}", layout.api_address(), layout::API_PORT);
-        let authority = format!(
-            "--certificate-authority={}",
-            layout.pki().join("ca.crt").display()
-        );
+        let authority = format!("--certificate-authority={}", layout.pki().join("ca.crt").display());
         let token = format!("--token={token}");
         // Without this the administrator's certificate would be used.
-        let start = [
-            program.as_str(),
-            "--kubeconfig=/dev/null",
-            &server,
-            &authority,
-            &token,
-        ];
+        let start = [program.as_str(), "--kubeconfig=/dev/null", &server, &authority, &token];
         process::run_with_input(&[&start[..], arguments].concat(), input).await
     }
 
@@ -63,7 +54,6 @@ impl Cluster {
 
     /// Runs a command in a container and gives its standard output.
     pub async fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
-        self.kubectl(&[&["exec", "-n", namespace, pod, "--"][..], command].concat())
-            .await
+        self.kubectl(&[&["exec", "-n", namespace, pod, "--"][..], command].concat()).await
     }
 }

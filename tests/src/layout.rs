@@ -47,18 +47,11 @@ impl Layout {
 
     /// All other clusters that this machine can have.
     pub fn others(self) -> Vec<Self> {
-        (0..=9)
-            .map(|instance| Self { instance })
-            .filter(|other| *other != self)
-            .collect()
+        (0..=9).map(|instance| Self { instance }).filter(|other| *other != self).collect()
     }
 
     fn suffix(self) -> String {
-        if self.instance == 0 {
-            String::new()
-        } else {
-            self.instance.to_string()
-        }
+        if self.instance == 0 { String::new() } else { self.instance.to_string() }
     }
 
     /// Folder of all state. Short, because unix socket paths end at 107 bytes.
@@ -174,10 +167,7 @@ pub fn node_name(index: u8) -> String {
 
 /// Checks a number of nodes.
 pub fn check_nodes(nodes: u8) -> Result<()> {
-    ensure!(
-        (1..=MAX_NODES).contains(&nodes),
-        "a local cluster has 1 to {MAX_NODES} nodes, not {nodes}"
-    );
+    ensure!((1..=MAX_NODES).contains(&nodes), "a local cluster has 1 to {MAX_NODES} nodes, not {nodes}");
     Ok(())
 }
 
@@ -208,10 +198,7 @@ mod tests {
             ]
         };
         let (demo, tests) = (names(Layout::DEMO), names(Layout::TESTS));
-        assert!(
-            demo.iter().all(|name| !tests.contains(name)),
-            "{demo:?} {tests:?}"
-        );
+        assert!(demo.iter().all(|name| !tests.contains(name)), "{demo:?} {tests:?}");
     }
 
     #[test]

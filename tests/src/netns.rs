@@ -32,23 +32,14 @@ pub async fn create_node(layout: Layout, index: u8, nodes: u8) -> Result<()> {
     let netns = layout.netns(index);
     process::run(&["ip", "netns", "add", &netns]).await?;
     let mut root = Vec::new();
-    for (bridge, inside) in [
-        (layout.primary_bridge(), "eth0"),
-        (layout.uplink_bridge(), layout::UPLINK),
-    ] {
+    for (bridge, inside) in [(layout.primary_bridge(), "eth0"), (layout.uplink_bridge(), layout::UPLINK)] {
         let port = Layout::host_port(&bridge, index);
-        root.push(format!(
-            "link add {port} type veth peer name {inside} netns {netns}"
-        ));
+        root.push(format!("link add {port} type veth peer name {inside} netns {netns}"));
         root.push(format!("link set {port} addrgenmode none"));
         root.push(format!("link set {port} master {bridge} up"));
     }
     // So that the API server's proxy reaches pods.
-    root.push(format!(
-        "route replace {} via {}",
-        layout.pod_cidr(index),
-        layout.node_address(index)
-    ));
+    root.push(format!("route replace {} via {}", layout.pod_cidr(index), layout.node_address(index)));
     batch(&root).await?;
     let inside = node_commands(layout, index, nodes);
     process::run_with_input(&["ip", "-netns", &netns, "-batch", "-"], &inside.join("\n")).await?;
@@ -67,11 +58,7 @@ fn node_commands(layout: Layout, index: u8, nodes: u8) -> Vec<String> {
         format!("route add default via {}", layout.api_address()),
     ];
     for other in (1..=nodes).filter(|other| *other != index) {
-        commands.push(format!(
-            "route add {} via {}",
-            layout.pod_cidr(other),
-            layout.node_address(other)
-        ));
+        commands.push(format!("route add {} via {}", layout.pod_cidr(other), layout.node_address(other)));
     }
     commands
 }

@@ -52,12 +52,7 @@ pub struct Node {
 
 impl Node {
     pub(crate) fn new(index: u8, nodes: u8, layout: Layout, tools: &Tools) -> Self {
-        Self {
-            index,
-            nodes,
-            layout,
-            tools: tools.clone(),
-        }
+        Self { index, nodes, layout, tools: tools.clone() }
     }
 
     /// Name of the Node object.
@@ -93,11 +88,7 @@ impl Node {
 
     /// A recorded process: `holder`, `containerd`, `kubelet` or `kube-proxy`.
     pub fn process(&self, program: &str) -> Result<Process> {
-        Process::recorded(
-            &self.process_name(program),
-            &self.layout.pids(),
-            &self.layout.logs(),
-        )
+        Process::recorded(&self.process_name(program), &self.layout.pids(), &self.layout.logs())
     }
 
     /// Makes the namespaces and starts the runtime, which needs no API server.
@@ -116,10 +107,7 @@ impl Node {
         let file = self.folder().join("kube-proxy.json");
         self.start(
             "kube-proxy",
-            vec![
-                self.tools.argument("kube-proxy")?,
-                format!("--config={}", file.display()),
-            ],
+            vec![self.tools.argument("kube-proxy")?, format!("--config={}", file.display())],
         )?;
         Ok(())
     }
@@ -142,16 +130,7 @@ impl Node {
         })?;
         let net = format!("--net=/run/netns/{}", self.layout.netns(self.index));
         // `ip netns exec` would remount /sys and hide the cgroups.
-        let enter = [
-            "nsenter",
-            &net,
-            "unshare",
-            "-m",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-        ];
+        let enter = ["nsenter", &net, "unshare", "-m", "--propagation", "private", "sh", "-c"];
         let mut argv: Vec<String> = enter.iter().map(ToString::to_string).collect();
         argv.push(self.mount_script(&ready)?);
         let holder = self.spawn(HOLDER, argv)?;
@@ -181,10 +160,7 @@ impl Node {
             self.make_mount_point(target)?;
             // Private first: else it would be a peer of the root mount and show every mount twice.
             writeln!(script, "mount --bind {} {target}", source.display())?;
-            writeln!(
-                script,
-                "mount --make-private {target}\nmount --make-shared {target}"
-            )?;
+            writeln!(script, "mount --make-private {target}\nmount --make-shared {target}")?;
         }
         write!(script, "touch {}\nexec sleep infinity\n", ready.display())?;
         Ok(script)
@@ -192,14 +168,8 @@ impl Node {
 
     /// Remembers what was made on the machine, so that `down` removes that and nothing else.
     fn make_mount_point(&self, target: &str) -> Result<()> {
-        let missing: Vec<_> = Path::new(target)
-            .ancestors()
-            .take_while(|folder| !folder.exists())
-            .collect();
-        let mut list = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.layout.mount_points())?;
+        let missing: Vec<_> = Path::new(target).ancestors().take_while(|folder| !folder.exists()).collect();
+        let mut list = fs::OpenOptions::new().create(true).append(true).open(self.layout.mount_points())?;
         for folder in missing.iter().rev() {
             fs::create_dir(folder).with_context(|| format!("creating {}", folder.display()))?;
             writeln!(list, "{}", folder.display())?;
@@ -230,9 +200,7 @@ impl Node {
     fn entrance(&self) -> Result<Vec<String>> {
         let holder = self.process(HOLDER)?;
         holder.check()?;
-        Ok(["nsenter", "-t", &holder.pid().to_string(), "-n", "-m", "--"]
-            .map(String::from)
-            .to_vec())
+        Ok(["nsenter", "-t", &holder.pid().to_string(), "-n", "-m", "--"].map(String::from).to_vec())
     }
 
     /// Starts containerd and waits until it answers.
@@ -243,10 +211,7 @@ impl Node {
             self.folder().join("cni-conf/10-primary.conflist"),
             config::cni(&self.layout.pod_cidr(self.index)).to_string(),
         )?;
-        let argv = vec![
-            self.tools.argument("containerd")?,
-            format!("--config={}", file.display()),
-        ];
+        let argv = vec![self.tools.argument("containerd")?, format!("--config={}", file.display())];
         let process = self.start("containerd", argv)?;
         let what = format!("containerd of {}", self.name());
         wait::until(START_TIMEOUT, &what, || async {
@@ -273,11 +238,7 @@ impl Node {
         authority.kubeconfig(&folder.join("kube-proxy.conf"), &proxy)?;
         let kubelet = config::kubelet(&self.cgroup_root(), &authority.certificate_file(), &serving);
         fs::write(folder.join("kubelet.json"), kubelet.to_string())?;
-        let proxy = config::kube_proxy(
-            &name,
-            &self.layout.cluster_cidr(),
-            &folder.join("kube-proxy.conf"),
-        );
+        let proxy = config::kube_proxy(&name, &self.layout.cluster_cidr(), &folder.join("kube-proxy.conf"));
         Ok(fs::write(folder.join("kube-proxy.json"), proxy.to_string())?)
     }
 
@@ -314,10 +275,7 @@ impl Node {
         let file = self.folder().join("kube-proxy.json");
         self.start(
             "kube-proxy",
-            vec![
-                self.tools.argument("kube-proxy")?,
-                format!("--config={}", file.display()),
-            ],
+            vec![self.tools.argument("kube-proxy")?, format!("--config={}", file.display())],
         )?;
         Ok(())
     }
@@ -327,9 +285,7 @@ impl Node {
     /// # Errors
     /// When it does not exit with 0; the message has the command and its standard error.
     pub async fn exec(&self, command: &[&str]) -> Result<String> {
-        process::run(&self.inside(command)?)
-            .await
-            .with_context(|| format!("on {}", self.name()))
+        process::run(&self.inside(command)?).await.with_context(|| format!("on {}", self.name()))
     }
 
     /// Like [`Node::exec`], whatever the exit code is.
@@ -338,11 +294,7 @@ impl Node {
     }
 
     fn inside(&self, command: &[&str]) -> Result<Vec<String>> {
-        Ok([
-            self.entrance()?,
-            command.iter().map(ToString::to_string).collect(),
-        ]
-        .concat())
+        Ok([self.entrance()?, command.iter().map(ToString::to_string).collect()].concat())
     }
 
     /// Sends SIGKILL to a process of the node.

@@ -40,20 +40,13 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("fairlead-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::CrlSign,
-        ];
+        params.key_usages =
+            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
         write_private(&folder.join("ca.crt"), &certificate)?;
         write_private(&folder.join("ca.key"), &key.serialize_pem())?;
-        Ok(Self {
-            layout,
-            certificate,
-            issuer: Issuer::new(params, key),
-        })
+        Ok(Self { layout, certificate, issuer: Issuer::new(params, key) })
     }
 
     /// PEM file of the authority's certificate.
@@ -86,10 +79,7 @@ impl Authority {
     fn issue(&self, file: &str, mut params: CertificateParams) -> Result<Identity> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate()?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .context("signing a certificate")?
-            .pem();
+        let certificate = params.signed_by(&key, &self.issuer).context("signing a certificate")?.pem();
         let identity = Identity {
             certificate_file: self.layout.pki().join(format!("{file}.crt")),
             key_file: self.layout.pki().join(format!("{file}.key")),
@@ -143,12 +133,8 @@ fn subject(name: &str, group: Option<&str>) -> DistinguishedName {
 /// Writes a file that only root can read.
 pub fn write_private(file: &Path, text: &str) -> Result<()> {
     let written = (|| {
-        let mut out = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(file)?;
+        let mut out =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(file)?;
         out.write_all(text.as_bytes())
     })();
     written.with_context(|| format!("writing {}", file.display()))
@@ -159,18 +145,12 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
-        let group = chunk
-            .iter()
-            .fold(0_u32, |group, byte| (group << 8) | u32::from(*byte))
+        let group = chunk.iter().fold(0_u32, |group, byte| (group << 8) | u32::from(*byte))
             << (8 * (3 - chunk.len()));
         for position in 0..4 {
             let index = (group >> (18 - 6 * position)) & 63;
             let filled = position <= chunk.len();
-            text.push(if filled {
-                char::from(ALPHABET[index as usize])
-            } else {
-                '='
-            });
+            text.push(if filled { char::from(ALPHABET[index as usize]) } else { '=' });
         }
     }
     text

@@ -16,9 +16,8 @@ pub const PACKAGES: &str = "busybox-static gcc iproute2 libc6-dev mount nftables
 /// The oldest Go that builds the cluster's modules.
 pub const GO_MINIMUM: (u32, u32, u32) = (1, 26, 6);
 
-const PROGRAMS: [&str; 12] = [
-    "busybox", "cc", "ip", "mount", "nft", "nsenter", "runc", "setsid", "sh", "sleep", "sysctl", "unshare",
-];
+const PROGRAMS: [&str; 12] =
+    ["busybox", "cc", "ip", "mount", "nft", "nsenter", "runc", "setsid", "sh", "sleep", "sysctl", "unshare"];
 const SEARCH: &str = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// `PATH` of everything the cluster runs: the caller's, and where Debian and Go install programs.
@@ -35,10 +34,7 @@ pub fn path() -> String {
 /// One sentence with the command that installs it.
 pub fn find(program: &str) -> Result<PathBuf> {
     let search = path();
-    let found = search
-        .split(':')
-        .map(|folder| Path::new(folder).join(program))
-        .find(|file| file.is_file());
+    let found = search.split(':').map(|folder| Path::new(folder).join(program)).find(|file| file.is_file());
     let Some(found) = found else {
         bail!("`{program}` is missing: install it with `apt-get install -y {PACKAGES}`");
     };
@@ -74,16 +70,9 @@ async fn check_go() -> Result<()> {
     let (major, minor, patch) = GO_MINIMUM;
     let wanted =
         format!("Go {major}.{minor}.{patch} or newer: install it from https://go.dev/dl into /usr/local/go");
-    let Ok(go) = find("go") else {
-        bail!("`go` is missing; the cluster is built with {wanted}")
-    };
-    let said = process::run(&[
-        go.as_os_str(),
-        "env".as_ref(),
-        "GOVERSION".as_ref(),
-        "GOTOOLCHAIN".as_ref(),
-    ])
-    .await?;
+    let Ok(go) = find("go") else { bail!("`go` is missing; the cluster is built with {wanted}") };
+    let said =
+        process::run(&[go.as_os_str(), "env".as_ref(), "GOVERSION".as_ref(), "GOTOOLCHAIN".as_ref()]).await?;
     let mut lines = said.lines();
     let version = lines.next().unwrap_or_default();
     // Another value of GOTOOLCHAIN lets an older Go fetch the one that the modules ask for.
@@ -97,11 +86,7 @@ async fn check_go() -> Result<()> {
 fn go_version(text: &str) -> Option<(u32, u32, u32)> {
     let number = text.trim().strip_prefix("go")?.split([' ', '-']).next()?;
     let mut parts = number.split('.').map(str::parse::<u32>);
-    Some((
-        parts.next()?.ok()?,
-        parts.next()?.ok()?,
-        parts.next().and_then(Result::ok).unwrap_or(0),
-    ))
+    Some((parts.next()?.ok()?, parts.next()?.ok()?, parts.next().and_then(Result::ok).unwrap_or(0)))
 }
 
 /// Whether an ELF file names a dynamic loader.
@@ -109,9 +94,7 @@ fn is_dynamic(program: &Path) -> Result<bool> {
     let bytes = std::fs::read(program)?;
     // The loader's path stands in the first page of every dynamic program.
     let head = &bytes[..bytes.len().min(4096)];
-    Ok(head
-        .windows(8)
-        .any(|window| window == b"/ld-linu" || window == b"/ld-musl"))
+    Ok(head.windows(8).any(|window| window == b"/ld-linu" || window == b"/ld-musl"))
 }
 
 #[cfg(test)]

@@ -87,12 +87,7 @@ pub struct Process {
 
 impl Process {
     fn new(name: &str, pid: i32, log: PathBuf) -> Self {
-        Self {
-            name: name.into(),
-            pid,
-            born: born(pid),
-            log,
-        }
+        Self { name: name.into(), pid, born: born(pid), log }
     }
 
     /// Reads what [`Daemon::start`] recorded.
@@ -100,17 +95,9 @@ impl Process {
         let file = pids.join(name);
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         let mut words = text.split_whitespace();
-        let pid = words
-            .next()
-            .and_then(|word| word.parse().ok())
-            .context("pid file without a pid")?;
+        let pid = words.next().and_then(|word| word.parse().ok()).context("pid file without a pid")?;
         let born = words.next().and_then(|word| word.parse().ok());
-        Ok(Self {
-            name: name.into(),
-            pid,
-            born,
-            log: logs.join(format!("{name}.log")),
-        })
+        Ok(Self { name: name.into(), pid, born, log: logs.join(format!("{name}.log")) })
     }
 
     fn identity(&self) -> String {
@@ -135,12 +122,7 @@ impl Process {
         if self.alive() {
             return Ok(());
         }
-        bail!(
-            "{} has ended; the end of {}:\n{}",
-            self.name,
-            self.log.display(),
-            tail(&self.log)
-        )
+        bail!("{} has ended; the end of {}:\n{}", self.name, self.log.display(), tail(&self.log))
     }
 
     /// Sends a signal; a process that has ended already is success.
@@ -175,11 +157,7 @@ fn born(pid: i32) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
     // proc_pid_stat(5): state is field 3, starttime field 22; the first two are cut off here.
-    if matches!(fields.first(), Some(&"Z" | &"X")) {
-        None
-    } else {
-        fields.get(19)?.parse().ok()
-    }
+    if matches!(fields.first(), Some(&"Z" | &"X")) { None } else { fields.get(19)?.parse().ok() }
 }
 
 /// The last lines of a log file.
@@ -218,11 +196,7 @@ pub async fn output<S: AsRef<OsStr>>(argv: &[S], input: &str) -> Result<Output> 
     let (program, arguments) = argv.split_first().context("empty command")?;
     let mut child = Command::new(program)
         .args(arguments)
-        .stdin(if input.is_empty() {
-            Stdio::null()
-        } else {
-            Stdio::piped()
-        })
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
@@ -250,14 +224,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_command_shows_itself_and_its_standard_error() {
-        let error = run(&["sh", "-c", "echo no luck >&2; exit 3"])
-            .await
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "`sh -c echo no luck >&2; exit 3` failed (exit status: 3): no luck"
-        );
+        let error = run(&["sh", "-c", "echo no luck >&2; exit 3"]).await.unwrap_err().to_string();
+        assert_eq!(error, "`sh -c echo no luck >&2; exit 3` failed (exit status: 3): no luck");
     }
 
     #[tokio::test]

@@ -18,18 +18,12 @@ impl Progress {
     /// Bars if standard error is a terminal, else lines on it.
     pub fn auto() -> Self {
         let terminal = std::io::stderr().is_terminal();
-        Self {
-            bars: bars(terminal),
-            lines: !terminal,
-        }
+        Self { bars: bars(terminal), lines: !terminal }
     }
 
     /// Nothing is shown.
     pub fn silent() -> Self {
-        Self {
-            bars: bars(false),
-            lines: false,
-        }
+        Self { bars: bars(false), lines: false }
     }
 
     /// Starts a stage that is shown until [`Stage::done`].
@@ -39,12 +33,7 @@ impl Progress {
         bar.set_style(style("{spinner} {msg} {elapsed:.dim}"));
         bar.set_message(title.clone());
         bar.enable_steady_tick(Duration::from_millis(120));
-        Stage {
-            bar,
-            title,
-            started: Instant::now(),
-            lines: self.lines,
-        }
+        Stage { bar, title, started: Instant::now(), lines: self.lines }
     }
 
     /// A stage that takes minutes: without a terminal it is announced at its start too.
@@ -58,11 +47,7 @@ impl Progress {
 }
 
 fn bars(visible: bool) -> MultiProgress {
-    let target = if visible {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
+    let target = if visible { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     MultiProgress::with_draw_target(target)
 }
 
@@ -83,8 +68,7 @@ impl Stage {
     /// From now on shows a bar of `total` steps.
     pub fn total(&self, total: u64) {
         self.bar.set_length(total);
-        self.bar
-            .set_style(style("{spinner} {msg} [{bar:30}] {pos}/{len} {elapsed:.dim}"));
+        self.bar.set_style(style("{spinner} {msg} [{bar:30}] {pos}/{len} {elapsed:.dim}"));
     }
 
     /// One more step is done.
@@ -101,8 +85,7 @@ impl Stage {
     pub fn done(self) {
         let seconds = self.started.elapsed().as_secs_f64();
         self.bar.set_style(style("✓ {msg}"));
-        self.bar
-            .finish_with_message(format!("{} ({seconds:.1} s)", self.title));
+        self.bar.finish_with_message(format!("{} ({seconds:.1} s)", self.title));
         if self.lines {
             eprintln!("{} ({seconds:.1} s)", self.title);
         }

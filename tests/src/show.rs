@@ -72,76 +72,36 @@ pub async fn run(cluster: &Cluster, progress: &Progress) -> Result<Vec<Line>> {
 /// The lines as a table.
 pub fn table(lines: &[Line]) -> Table {
     let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(["What", "Seen", "Took"]);
     for line in lines {
-        let took = line
-            .took
-            .map(|took| format!("{:.1} s", took.as_secs_f64()))
-            .unwrap_or_default();
+        let took = line.took.map(|took| format!("{:.1} s", took.as_secs_f64())).unwrap_or_default();
         table.add_row([line.what, &line.seen, &took]);
     }
     table
 }
 
 async fn remove(cluster: &Cluster) -> Result<()> {
-    let arguments = [
-        "delete",
-        "namespace",
-        NAMESPACE,
-        "--ignore-not-found",
-        "--timeout=60s",
-    ];
+    let arguments = ["delete", "namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s"];
     cluster.kubectl(&arguments).await?;
-    let arguments = [
-        "delete",
-        "networks.fairlead.dev",
-        NAMESPACE,
-        "--ignore-not-found",
-        "--timeout=60s",
-    ];
+    let arguments = ["delete", "networks.fairlead.dev", NAMESPACE, "--ignore-not-found", "--timeout=60s"];
     cluster.kubectl(&arguments).await?;
     Ok(())
 }
 
 async fn start(cluster: &Cluster) -> Result<Line> {
-    let (network, workload) = MANIFESTS
-        .split_once("---\n")
-        .context("the manifests have two parts")?;
+    let (network, workload) = MANIFESTS.split_once("---\n").context("the manifests have two parts")?;
     cluster.apply(network).await?;
     fairlead::wait_for_network(cluster, NAMESPACE, TIMEOUT).await?;
     let started = Instant::now();
     cluster.apply(workload).await?;
-    cluster
-        .kubectl(&[
-            "rollout",
-            "status",
-            "-n",
-            NAMESPACE,
-            "deployment/demo",
-            "--timeout=60s",
-        ])
-        .await?;
+    cluster.kubectl(&["rollout", "status", "-n", NAMESPACE, "deployment/demo", "--timeout=60s"]).await?;
     let what = "pods with net1 are Ready";
-    Ok(Line {
-        what,
-        seen: format!("{PODS} of {PODS}"),
-        took: Some(started.elapsed()),
-    })
+    Ok(Line { what, seen: format!("{PODS} of {PODS}"), took: Some(started.elapsed()) })
 }
 
 async fn pods(cluster: &Cluster) -> Result<Vec<Pod>> {
-    let arguments = [
-        "get",
-        "pods",
-        "-n",
-        NAMESPACE,
-        "--field-selector=status.phase=Running",
-        "-o",
-        "json",
-    ];
+    let arguments = ["get", "pods", "-n", NAMESPACE, "--field-selector=status.phase=Running", "-o", "json"];
     let list: List = serde_json::from_str(&cluster.kubectl(&arguments).await?)?;
     ensure!(list.items.len() == PODS, "{} pods run", list.items.len());
     Ok(list.items)
@@ -151,15 +111,10 @@ async fn pods(cluster: &Cluster) -> Result<Vec<Pod>> {
 async fn first_look(cluster: &Cluster, pods: &[Pod]) -> Result<Line> {
     let mut seen = 0;
     for pod in pods {
-        let printed = cluster
-            .kubectl(&["logs", "-n", NAMESPACE, &pod.metadata.name, "-c", "first-look"])
-            .await?;
+        let printed =
+            cluster.kubectl(&["logs", "-n", NAMESPACE, &pod.metadata.name, "-c", "first-look"]).await?;
         let families = ["inet ", "inet6 fd"].map(|family| printed.lines().any(|line| line.contains(family)));
-        ensure!(
-            families == [true, true],
-            "{} saw on net1: {printed}",
-            pod.metadata.name
-        );
+        ensure!(families == [true, true], "{} saw on net1: {printed}", pod.metadata.name);
         seen += 1;
     }
     Ok(Line {
@@ -172,15 +127,10 @@ async fn first_look(cluster: &Cluster, pods: &[Pod]) -> Result<Line> {
 async fn ping_all(cluster: &Cluster, pods: &[Pod]) -> Result<Vec<Line>> {
     let first = pods.first().context("there are pods")?;
     let elsewhere = pods.iter().find(|pod| pod.spec.node_name != first.spec.node_name);
-    let beside = pods
-        .iter()
-        .skip(1)
-        .find(|pod| pod.spec.node_name == first.spec.node_name);
+    let beside = pods.iter().skip(1).find(|pod| pod.spec.node_name == first.spec.node_name);
     let mut lines = Vec::new();
-    let pairs = [
-        ("net1 reaches a pod of the same node", beside),
-        ("net1 reaches a pod of another node", elsewhere),
-    ];
+    let pairs =
+        [("net1 reaches a pod of the same node", beside), ("net1 reaches a pod of another node", elsewhere)];
     for (what, other) in pairs {
         let Some(other) = other else { continue };
         let mut seen = Vec::new();
@@ -189,11 +139,7 @@ async fn ping_all(cluster: &Cluster, pods: &[Pod]) -> Result<Vec<Line>> {
             cluster.exec(NAMESPACE, &first.metadata.name, &ping).await?;
             seen.push(address);
         }
-        lines.push(Line {
-            what,
-            seen: seen.join("\n"),
-            took: None,
-        });
+        lines.push(Line { what, seen: seen.join("\n"), took: None });
     }
     Ok(lines)
 }
@@ -203,41 +149,22 @@ async fn addresses(cluster: &Cluster, pod: &Pod) -> Result<Vec<String>> {
     let command = ["ip", "-o", "addr", "show", "dev", "net1", "scope", "global"];
     let printed = cluster.exec(NAMESPACE, &pod.metadata.name, &command).await?;
     let cidrs = printed.lines().filter_map(|line| line.split_whitespace().nth(3));
-    Ok(cidrs
-        .filter_map(|cidr| cidr.split('/').next())
-        .map(str::to_owned)
-        .collect())
+    Ok(cidrs.filter_map(|cidr| cidr.split('/').next()).map(str::to_owned).collect())
 }
 
 async fn delete_one(cluster: &Cluster, pods: &[Pod]) -> Result<Line> {
     let name = &pods.first().context("there are pods")?.metadata.name;
     let started = Instant::now();
-    cluster
-        .kubectl(&["delete", "pod", "-n", NAMESPACE, name, "--timeout=30s"])
-        .await?;
+    cluster.kubectl(&["delete", "pod", "-n", NAMESPACE, name, "--timeout=30s"]).await?;
     let label = format!("fairlead.dev/pod={name}");
     wait::until(TIMEOUT, "the record of the deleted pod to go", || async {
-        let left = cluster
-            .kubectl(&["get", "podnetworks", "-n", NAMESPACE, "-l", &label, "-o", "name"])
-            .await?;
+        let left =
+            cluster.kubectl(&["get", "podnetworks", "-n", NAMESPACE, "-l", &label, "-o", "name"]).await?;
         ensure!(left.trim().is_empty(), "{left} is left");
         Ok(())
     })
     .await?;
-    cluster
-        .kubectl(&[
-            "rollout",
-            "status",
-            "-n",
-            NAMESPACE,
-            "deployment/demo",
-            "--timeout=60s",
-        ])
-        .await?;
+    cluster.kubectl(&["rollout", "status", "-n", NAMESPACE, "deployment/demo", "--timeout=60s"]).await?;
     let what = "a deleted pod leaves no record, its replacement is Ready";
-    Ok(Line {
-        what,
-        seen: "yes".into(),
-        took: Some(started.elapsed()),
-    })
+    Ok(Line { what, seen: "yes".into(), took: Some(started.elapsed()) })
 }

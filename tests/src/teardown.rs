@@ -59,13 +59,8 @@ fn unmount_below(root: &Path) -> Result<()> {
 
 fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
     let table = fs::read_to_string("/proc/self/mountinfo").context("reading the mount table")?;
-    let points = table
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(PathBuf::from);
-    Ok(points
-        .filter(|point| point.starts_with(root) && point != root)
-        .collect())
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
+    Ok(points.filter(|point| point.starts_with(root) && point != root).collect())
 }
 
 /// Removing a folder takes away what is mounted on it in other namespaces too, so as long as another cluster
@@ -80,10 +75,7 @@ fn remove_mount_points(layout: Layout) -> Result<()> {
             Ok(()) => {}
             // Somebody uses it by now.
             Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty
-                ) => {}
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {}
             Err(error) => return Err(error).with_context(|| format!("removing {folder}")),
         }
     }
@@ -97,11 +89,7 @@ fn remove_state(layout: Layout) -> Result<()> {
         if keep.contains(&path) {
             continue;
         }
-        let removed = if path.is_dir() {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        };
+        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         removed.with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())

@@ -47,13 +47,7 @@ where
 {
     until(timeout, what, || {
         let answer = check();
-        async move {
-            if answer.await? {
-                Ok(())
-            } else {
-                Err(anyhow!("not yet"))
-            }
-        }
+        async move { if answer.await? { Ok(()) } else { Err(anyhow!("not yet")) } }
     })
     .await
 }
@@ -100,10 +94,7 @@ mod tests {
         })
         .await;
         let message = result.unwrap_err().to_string();
-        assert_eq!(
-            message,
-            format!("waited 3 s for the moon; at last: clouds {asked}")
-        );
+        assert_eq!(message, format!("waited 3 s for the moon; at last: clouds {asked}"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -25,7 +25,7 @@ fn pool(ranges: &[&str]) -> Pool {
     }
 }
 
-fn block(cidr: &str, status: serde_json::Value) -> IPBlock {
+fn block(cidr: &str, status: &serde_json::Value) -> IPBlock {
     let cidr: Cidr = cidr.parse().unwrap();
     let name = fairlead_crds::grid::block_name("default", cidr);
     serde_json::from_value(json!({
@@ -38,7 +38,7 @@ fn block(cidr: &str, status: serde_json::Value) -> IPBlock {
 fn ipam(pool: Pool, blocks: &[&str]) -> Ipam {
     let mut ipam = Ipam::default();
     ipam.set_pools([pool]);
-    blocks.iter().for_each(|cidr| ipam.insert_block(&block(cidr, json!({}))));
+    blocks.iter().for_each(|cidr| ipam.insert_block(&block(cidr, &json!({}))));
     ipam
 }
 
@@ -102,7 +102,7 @@ fn the_quarantine_survives_a_restart_through_the_block_status() {
     let list = before.block("default-10-20-0-16-28").unwrap().quarantine_list(T0);
     let mut after = Ipam::default();
     after.set_pools([pool(&["10.20.0.0/24"])]);
-    after.insert_block(&block("10.20.0.16/28", json!({ "quarantined": list })));
+    after.insert_block(&block("10.20.0.16/28", &json!({ "quarantined": list })));
     let taken: Vec<_> = (0..16).filter_map(|n| after.allocate("blue", &pod(n + 2), at(129)).ok()).collect();
     assert_eq!(taken.len(), 15);
     assert!(!taken.contains(&held));
@@ -146,7 +146,7 @@ fn a_record_of_a_lost_block_is_not_restored() {
 fn addresses_held_for_a_lost_pod_are_counted_and_never_handed_out() {
     let mut ipam = ipam(pool(&["10.20.0.0/24"]), &[]);
     let held = json!({ "held": [{ "address": "10.20.0.17", "pod": "ns/p", "podUID": "u" }] });
-    ipam.insert_block(&block("10.20.0.16/28", held));
+    ipam.insert_block(&block("10.20.0.16/28", &held));
     assert_eq!(ipam.counts("blue", T0).unwrap(), Counts { owned: 16, used: 0, quarantined: 1, free: 15 });
     let got: Vec<_> = (0..15).flat_map(|n| addresses(&ipam.allocate("blue", &pod(n), T0).unwrap())).collect();
     assert!(!got.contains(&"10.20.0.17/24".to_owned()));

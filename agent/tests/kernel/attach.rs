@@ -30,46 +30,32 @@ fn a_pair_is_born_right() {
         let kernel = kernel(&[]);
         let bridge = kernel.ensure_bridge(&wanted_bridge("br-blue")).unwrap();
         let pod = Pod::new();
-        let wanted = WantedInterface {
-            mtu: 1400,
-            ..wanted("u1", 1, bridge)
-        };
+        let wanted = WantedInterface { mtu: 1400, ..wanted("u1", 1, bridge) };
         attach(&kernel, &pod, std::slice::from_ref(&wanted));
 
         let link = pod.ip("-d link show net1");
-        for expected in [
-            "mtu 1400",
-            "02:00:5e:10:00:01",
-            ",UP,",
-            &format!("group {}", names::LINK_GROUP),
-        ] {
+        for expected in ["mtu 1400", "02:00:5e:10:00:01", ",UP,", &format!("group {}", names::LINK_GROUP)] {
             assert!(link.contains(expected), "{expected}: {link}");
         }
         let addresses = pod.ip("-d addr show net1");
-        for expected in [
-            "inet 10.20.0.1/24 brd 10.20.0.255",
-            "inet6 fd00:20::1/64 scope global nodad",
-        ] {
+        for expected in ["inet 10.20.0.1/24 brd 10.20.0.255", "inet6 fd00:20::1/64 scope global nodad"] {
             assert!(addresses.contains(expected), "{expected}: {addresses}");
         }
         assert!(!addresses.contains("tentative scope global"), "{addresses}");
         assert!(
-            pod.ip("route")
-                .contains("10.99.0.0/16 via 10.20.0.254 dev net1 proto 241"),
+            pod.ip("route").contains("10.99.0.0/16 via 10.20.0.254 dev net1 proto 241"),
             "{}",
             pod.ip("route")
         );
 
         let host = ip(&format!("-d link show {}", wanted.host));
-        for expected in [
-            "mtu 1400",
-            "master br-blue",
-            ",UP,",
-            &format!("alias {}", wanted.alias),
-        ] {
+        for expected in ["mtu 1400", "master br-blue", ",UP,", &format!("alias {}", wanted.alias)] {
             assert!(host.contains(expected), "{expected}: {host}");
         }
-        assert!(!ip(&format!("addr show {}", wanted.host)).contains("inet6"), "no link-local address on the host end");
+        assert!(
+            !ip(&format!("addr show {}", wanted.host)).contains("inet6"),
+            "no link-local address on the host end"
+        );
     });
 }
 
@@ -99,9 +85,7 @@ fn sysctls_are_set_in_the_pod() {
         attach(&kernel, &pod, &[wanted("u1", 1, bridge)]);
         let read = |key: &str| {
             let path = format!("/proc/sys/net/{key}");
-            pod.run(|| std::fs::read_to_string(&path).expect(&path))
-                .trim()
-                .to_owned()
+            pod.run(|| std::fs::read_to_string(&path).expect(&path)).trim().to_owned()
         };
         for (key, expected) in [
             ("ipv6/conf/net1/accept_ra", "0"),
@@ -155,23 +139,14 @@ fn links_of_others_are_a_conflict_and_never_touched() {
         kernel.open(&pod.path).unwrap();
         let changes = kernel.counters().change;
         for name in ["net1", "eth0", "other"] {
-            let wanted = WantedInterface {
-                name: name.parse().unwrap(),
-                ..wanted.clone()
-            };
+            let wanted = WantedInterface { name: name.parse().unwrap(), ..wanted.clone() };
             let conflict = in_session(&kernel, &pod, |session| {
-                plan::attach(
-                    std::slice::from_ref(&wanted),
-                    &session.observe(&[&wanted.host]).unwrap(),
-                )
+                plan::attach(std::slice::from_ref(&wanted), &session.observe(&[&wanted.host]).unwrap())
             });
             assert_eq!(conflict, Err(Conflict::NameTaken(name.parse().unwrap())));
         }
         assert_eq!((kernel.counters().change, pod.ip("-d link")), (changes, before));
-        let free = WantedInterface {
-            name: "net2".parse().unwrap(),
-            ..wanted
-        };
+        let free = WantedInterface { name: "net2".parse().unwrap(), ..wanted };
         attach(&kernel, &pod, &[free]);
         assert!(pod.ip("addr show net2").contains("10.20.0.1/24"));
     });
@@ -208,13 +183,7 @@ fn what_a_container_broke_is_repaired() {
         pod.ip("link set net1 name wrong");
         assert_ne!(attach(&kernel, &pod, &wanted), []);
         assert_eq!(attach(&kernel, &pod, &wanted), [], "renamed, second pass");
-        for broken in [
-            "nomaster",
-            "down",
-            "mtu 1400",
-            "alias x",
-            "address 02:11:11:11:11:11",
-        ] {
+        for broken in ["nomaster", "down", "mtu 1400", "alias x", "address 02:11:11:11:11:11"] {
             ip(&format!("link set {host} {broken}"));
             attach(&kernel, &pod, &wanted);
             assert_eq!(attach(&kernel, &pod, &wanted), [], "{broken}, second pass");
@@ -246,15 +215,8 @@ fn another_network_behind_the_same_name_moves_the_link() {
         assert_eq!(attach(&kernel, &pod, &second), [], "second pass");
         let addresses = pod.ip("addr show net1");
         assert!(!addresses.contains("10.20.0.1"), "{addresses}");
-        assert!(
-            addresses.contains("fd00:20::1/96") && addresses.contains("192.0.2.1/32"),
-            "{addresses}"
-        );
-        assert!(
-            pod.ip("route").contains("10.99.0.0/16 via 10.30.0.254"),
-            "{}",
-            pod.ip("route")
-        );
+        assert!(addresses.contains("fd00:20::1/96") && addresses.contains("192.0.2.1/32"), "{addresses}");
+        assert!(pod.ip("route").contains("10.99.0.0/16 via 10.30.0.254"), "{}", pod.ip("route"));
         assert!(ip("link show master br-red").contains("fl"), "moved");
         assert_eq!(ip("link show master br-blue"), "");
     });
@@ -267,10 +229,7 @@ fn ipv6_comes_to_a_link_that_had_none() {
         let bridge = kernel.ensure_bridge(&wanted_bridge("br-blue")).unwrap();
         let pod = Pod::new();
         let both = wanted("u1", 1, bridge);
-        let only4 = WantedInterface {
-            addresses: vec![both.addresses[0]],
-            ..both.clone()
-        };
+        let only4 = WantedInterface { addresses: vec![both.addresses[0]], ..both.clone() };
         attach(&kernel, &pod, &[only4]);
         attach(&kernel, &pod, std::slice::from_ref(&both));
         assert_eq!(attach(&kernel, &pod, &[both]), [], "second pass");
@@ -283,14 +242,9 @@ fn the_marker_on_lo_has_room_for_its_longest_text() {
     on_a_node(|| {
         let kernel = kernel(&[]);
         let pod = Pod::new();
-        for marker in [
-            "m".repeat(MAX_LEN),
-            "fairlead/v1;state=waiting;uid=u;reason=ä".to_owned(),
-        ] {
+        for marker in ["m".repeat(MAX_LEN), "fairlead/v1;state=waiting;uid=u;reason=ä".to_owned()] {
             let observed = in_session(&kernel, &pod, |session| {
-                let report = session.apply(&[Step::SetMarker {
-                    marker: marker.clone(),
-                }]);
+                let report = session.apply(&[Step::SetMarker { marker: marker.clone() }]);
                 assert!(report.failed.is_none(), "{:?}", report.failed);
                 session.observe(&[]).unwrap()
             });
@@ -308,10 +262,8 @@ fn a_marker_that_is_no_text_does_not_blind_the_agent() {
         pod.run(|| {
             use std::os::unix::ffi::OsStrExt;
             let bytes = std::ffi::OsStr::from_bytes(b"\xff\xfe");
-            let done = std::process::Command::new("ip")
-                .args(["link", "set", "lo", "alias"])
-                .arg(bytes)
-                .status();
+            let done =
+                std::process::Command::new("ip").args(["link", "set", "lo", "alias"]).arg(bytes).status();
             assert!(done.expect("ip").success());
         });
         let marker = in_session(&kernel, &pod, |session| {
@@ -337,24 +289,15 @@ fn a_refused_step_is_named_with_the_kernels_words_and_the_rest_is_not_tried() {
         };
         let steps = [
             Step::LinkUp { link: link.clone() },
-            Step::AddRoute {
-                link: link.clone(),
-                route: route("172.16.0.1"),
-            },
-            Step::AddRoute {
-                link,
-                route: route("10.20.0.254"),
-            },
+            Step::AddRoute { link: link.clone(), route: route("172.16.0.1") },
+            Step::AddRoute { link, route: route("10.20.0.254") },
         ];
         let report = in_session(&kernel, &pod, |session| session.apply(&steps));
         assert_eq!(report.done, 1);
         let (step, error) = report.failed.expect("the gateway is not reachable");
         assert_eq!(step, steps[1]);
         let text = error.to_string();
-        assert!(
-            text.contains("10.98.0.0/16") && text.contains("Nexthop has invalid gateway"),
-            "{text}"
-        );
+        assert!(text.contains("10.98.0.0/16") && text.contains("Nexthop has invalid gateway"), "{text}");
         assert!(!pod.ip("route").contains("10.98"));
     });
 }

@@ -27,11 +27,20 @@ fn a_bridge_of_ours_is_marked_up_and_not_part_of_the_node() {
         let ready = kernel.ensure_bridge(&wanted).unwrap();
         assert_eq!(ready.mtu, 1400);
         let link = ip("-d link show br-blue");
-        for expected in ["mtu 1400", ",UP", "alias fairlead/v1;bridge", "group 26220", "stp_state 0", "mcast_snooping 0", "addrgenmode none"] {
+        for expected in [
+            "mtu 1400",
+            ",UP",
+            "alias fairlead/v1;bridge",
+            "group 26220",
+            "stp_state 0",
+            "mcast_snooping 0",
+            "addrgenmode none",
+        ] {
             assert!(link.contains(expected), "{expected}: {link}");
         }
         assert!(!ip("addr show br-blue").contains("inet6"));
-        let read = |key: &str| std::fs::read_to_string(format!("/proc/sys/net/{key}")).expect(key).trim().to_owned();
+        let read =
+            |key: &str| std::fs::read_to_string(format!("/proc/sys/net/{key}")).expect(key).trim().to_owned();
         // /proc/sys/net follows the thread.
         for (key, expected) in [
             ("ipv6/conf/br-blue/disable_ipv6", "1"),
@@ -77,7 +86,11 @@ fn what_someone_changed_on_our_bridge_is_put_back() {
     on_a_node(|| {
         let kernel = kernel(&[]);
         let ready = kernel.ensure_bridge(&wanted_bridge("br-blue")).unwrap();
-        for change in ["link set br-blue down", "link set br-blue mtu 1300", "link set br-blue address 02:00:00:00:00:01"] {
+        for change in [
+            "link set br-blue down",
+            "link set br-blue mtu 1300",
+            "link set br-blue address 02:00:00:00:00:01",
+        ] {
             ip(change);
             assert_eq!(kernel.ensure_bridge(&wanted_bridge("br-blue")), Ok(ready), "{change}");
             let before = kernel.counters().change;
@@ -182,7 +195,8 @@ fn uplinks_that_must_not_be_taken_are_refused_and_left_alone() {
             add_device(name);
         }
         let refused = |uplink: &str, why: &str| {
-            let state = || ["up1", "up1-far", "wan1", "wan1-far"].map(|name| ip(&format!("link show {name}")));
+            let state =
+                || ["up1", "up1-far", "wan1", "wan1-far"].map(|name| ip(&format!("link show {name}")));
             let before = state();
             let problem = kernel.ensure_bridge(&with_uplink(uplink)).unwrap_err();
             assert_eq!(state(), before, "{why}");

@@ -36,7 +36,10 @@ fn the_id_of_a_namespace_goes_with_it_and_does_not_keep_it_alive() {
         drop(pod);
         assert!(matches!(kernel.open(&path), Err(NetError::NamespaceGone(_))));
         let gone = || !kernel.nsids().unwrap().contains(&nsid);
-        assert!((0..200).any(|_| gone() || { std::thread::sleep(Duration::from_millis(10)); false }));
+        assert!((0..200).any(|_| gone() || {
+            std::thread::sleep(Duration::from_millis(10));
+            false
+        }));
     });
 }
 
@@ -122,7 +125,10 @@ fn a_vanished_namespace_takes_its_host_end_along() {
         attach(&kernel, &pod, &[wanted("u1", 1, bridge)]);
         drop(pod);
         let gone = || kernel.host_links().unwrap().is_empty();
-        assert!((0..200).any(|_| gone() || { std::thread::sleep(Duration::from_millis(10)); false }));
+        assert!((0..200).any(|_| gone() || {
+            std::thread::sleep(Duration::from_millis(10));
+            false
+        }));
     });
 }
 
@@ -171,7 +177,8 @@ fn a_slow_listener_learns_that_it_lost_events() {
             std::fs::remove_file(&file).unwrap();
             let running = tokio::spawn(monitor.run(sender, stop.clone()));
             let mut lost = false;
-            while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.recv()).await {
+            while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.recv()).await
+            {
                 lost |= event == HostEvent::Lost;
             }
             assert!(lost);

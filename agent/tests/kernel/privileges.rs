@@ -9,7 +9,9 @@ use fairlead_agent::net::{Net, selftest};
 use fairlead_crds::Ip;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
 use nix::sys::time::TimeVal;
 
 use crate::world::{Pod, attach, in_session, kernel, on_a_node, wanted, wanted_bridge};
@@ -85,7 +87,8 @@ fn announcements_reach_the_neighbours() {
         attach(&kernel, &one, &wanted[..1]);
         attach(&kernel, &two, &wanted[1..]);
         let sniffer = two.run(|| {
-            let sniffer = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll);
+            let sniffer =
+                socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll);
             let sniffer = sniffer.expect("a packet socket");
             setsockopt(&sniffer, sockopt::ReceiveTimeout, &TimeVal::new(2, 0)).unwrap();
             sniffer
@@ -105,7 +108,8 @@ fn announcements_reach_the_neighbours() {
                 continue;
             }
             arp |= frame[..6] == [0xff; 6] && frame[12..14] == [8, 6] && frame[28..32] == [10, 20, 0, 1];
-            advertisement |= frame[12..14] == [0x86, 0xdd] && frame[20] == 58 && frame[54] == 136 && frame[61] == 0;
+            advertisement |=
+                frame[12..14] == [0x86, 0xdd] && frame[20] == 58 && frame[54] == 136 && frame[61] == 0;
             if arp && advertisement {
                 return;
             }
@@ -120,7 +124,11 @@ fn a_link_that_is_not_there_cannot_be_announced() {
         let kernel = kernel(&[]);
         let pod = Pod::new();
         let announced = in_session(&kernel, &pod, |session| {
-            session.announce(&"net1".parse().unwrap(), "02:00:5e:10:00:01".parse().unwrap(), &["10.0.0.1".parse().unwrap()])
+            session.announce(
+                &"net1".parse().unwrap(),
+                "02:00:5e:10:00:01".parse().unwrap(),
+                &["10.0.0.1".parse().unwrap()],
+            )
         });
         assert!(announced.is_err());
     });

@@ -49,12 +49,7 @@ fn missing() -> Option<String> {
 /// A kernel as the agent has it, for the calling thread's namespace.
 pub fn kernel(devices: &[&str]) -> Kernel {
     let devices = devices.iter().map(|glob| (*glob).to_owned()).collect();
-    Kernel::new(Config {
-        node: "node1".into(),
-        devices,
-        ..Config::default()
-    })
-    .expect("Linux 5.14 or later")
+    Kernel::new(Config { node: "node1".into(), devices, ..Config::default() }).expect("Linux 5.14 or later")
 }
 
 /// A pod's namespace, bound to a path as runtimes do. Unmounted at the end.
@@ -94,11 +89,7 @@ impl Pod {
 
     /// Whether one ping, without waiting before, is answered within a second.
     pub fn pings(&self, address: &str) -> bool {
-        self.run(|| {
-            command("ping", &format!("-n -c 1 -W 1 {address}"))
-                .status
-                .success()
-        })
+        self.run(|| command("ping", &format!("-n -c 1 -W 1 {address}")).status.success())
     }
 }
 
@@ -112,29 +103,17 @@ impl Drop for Pod {
 /// Runs `ip` in the calling thread's namespace and returns what it prints.
 pub fn ip(arguments: &str) -> String {
     let output = command("ip", arguments);
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn command(program: &str, arguments: &str) -> Output {
-    Command::new(program)
-        .args(arguments.split_whitespace())
-        .output()
-        .expect(program)
+    Command::new(program).args(arguments.split_whitespace()).output().expect(program)
 }
 
 /// A bridge that the agent makes.
 pub fn wanted_bridge(name: &str) -> WantedBridge {
-    WantedBridge {
-        name: name.parse().unwrap(),
-        create: true,
-        uplink: None,
-        mtu: None,
-    }
+    WantedBridge { name: name.parse().unwrap(), create: true, uplink: None, mtu: None }
 }
 
 /// `net1` of a pod, dual stack, in a bridge.
@@ -165,9 +144,7 @@ pub fn in_session<T: Send>(
 ) -> T {
     let namespace = kernel.open(&pod.path).expect("open");
     let mut out = None;
-    kernel
-        .enter(&namespace, &mut |session| out = Some(work(session)))
-        .expect("enter");
+    kernel.enter(&namespace, &mut |session| out = Some(work(session))).expect("enter");
     out.expect("the work was done")
 }
 

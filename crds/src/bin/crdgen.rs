@@ -56,10 +56,7 @@ fn write(root: &Path) -> Result<()> {
 fn check(root: &Path) -> Result<()> {
     let stale = generate::stale(root)?;
     if !stale.is_empty() {
-        bail!(
-            "{} not up to date; run `cargo run -p fairlead-crds --bin crdgen -- write`",
-            stale.join(", ")
-        );
+        bail!("{} not up to date; run `cargo run -p fairlead-crds --bin crdgen -- write`", stale.join(", "));
     }
     Ok(())
 }

@@ -1,2 +1,93 @@
-//! placeholder
-fn main() {}
+//! `kubectl fairlead`: installs and uninstalls fairlead.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use fairlead_crds::names;
+use fairlead_deploy::{
+    cluster::Cluster,
+    install, manifests,
+    manifests::Choices,
+    progress::Progress,
+    uninstall,
+};
+
+/// Installs and uninstalls fairlead, the pod network agent.
+#[derive(Parser)]
+#[command(name = "kubectl-fairlead", bin_name = "kubectl fairlead", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    access: Access,
+}
+
+#[derive(Args)]
+struct Access {
+    /// Kubeconfig file; the default is that of kubectl.
+    #[arg(long, global = true)]
+    kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig.
+    #[arg(long, global = true)]
+    context: Option<String>,
+    /// Limit of each step, in seconds.
+    #[arg(long, global = true, default_value = "300", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Applies the manifests and waits until pods are held.
+    Install {
+        /// Image of agents, controllers and gates, with tag or digest.
+        #[arg(long, default_value_t = Choices::default().image)]
+        image: String,
+        /// Devices of the nodes that Networks may use: globs such as eth1 or ens5f*. Repeatable; none by default.
+        #[arg(long, value_delimiter = ',')]
+        devices: Vec<String>,
+        /// When the image is pulled.
+        #[arg(long, value_parser = ["Always", "IfNotPresent", "Never"])]
+        image_pull_policy: Option<String>,
+        /// Print the manifests as YAML, and apply nothing.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Removes everything but the interfaces of running pods.
+    Uninstall {
+        /// Complete a removal that fairlead itself cannot complete any more, such as `kubectl delete -k`.
+        #[arg(long)]
+        finish: bool,
+        /// Prefix of the taint of an exhausted network, if the controller was given another one.
+        #[arg(long, default_value = names::TAINT_PREFIX)]
+        taint_prefix: String,
+    },
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Arguments { command, access } = Arguments::parse();
+    let timeout = Duration::from_secs(access.timeout);
+    let connect = || Cluster::connect(access.kubeconfig.as_deref(), access.context.as_deref());
+    match command {
+        Command::Install { image, devices, image_pull_policy, dry_run } => {
+            let choices = Choices { image, devices, pull_policy: image_pull_policy };
+            if dry_run {
+                return print(&choices);
+            }
+            install::install(&connect().await?, &choices, timeout, Progress::auto()).await
+        }
+        Command::Uninstall { finish, taint_prefix } => {
+            let options = uninstall::Options { finish, timeout, taint_prefix };
+            uninstall::uninstall(&connect().await?, &options, Progress::auto()).await
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "printing the manifests is what was asked for")]
+fn print(choices: &Choices) -> Result<()> {
+    for object in manifests::render(choices)? {
+        print!("---\n{}", serde_saphyr::to_string(&object)?);
+    }
+    Ok(())
+}

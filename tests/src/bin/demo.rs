@@ -77,11 +77,7 @@ async fn demo(layout: Layout, progress: &Progress) -> Result<()> {
         writeln!(answer, "$ kubectl {}\n{seen}", question.join(" "))?;
     }
     let seconds = started.elapsed().as_secs_f64();
-    writeln!(
-        answer,
-        "{}\nAll of it took {seconds:.0} s.\n",
-        show::table(&lines)
-    )?;
+    writeln!(answer, "{}\nAll of it took {seconds:.0} s.\n", show::table(&lines))?;
     say(&(answer + &how_to_use(&cluster)?))
 }
 
@@ -105,12 +101,7 @@ async fn up(layout: Layout, nodes: u8, progress: &Progress) -> Result<Cluster> {
         );
         return Ok(cluster);
     }
-    Cluster::up(&Options {
-        layout,
-        nodes,
-        progress: progress.clone(),
-    })
-    .await
+    Cluster::up(&Options { layout, nodes, progress: progress.clone() }).await
 }
 
 fn how_to_use(cluster: &Cluster) -> Result<String> {

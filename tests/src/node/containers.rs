@@ -40,8 +40,7 @@ impl Node {
     /// Imports an OCI archive.
     pub async fn import_image(&self, archive: &Path) -> Result<()> {
         let archive = archive.to_str().context("the path of an image is not text")?;
-        self.ctr(&["images", "import", "--all-platforms", archive])
-            .await?;
+        self.ctr(&["images", "import", "--all-platforms", archive]).await?;
         Ok(())
     }
 
@@ -74,11 +73,7 @@ impl Node {
     /// First processes of a pod's sandboxes, as a rule one.
     pub async fn sandbox_pids(&self, pod_uid: &str) -> Result<Vec<i32>> {
         let containers = self.containers(pod_uid).await?;
-        Ok(containers
-            .into_iter()
-            .filter(|found| found.name.is_none())
-            .map(|found| found.pid)
-            .collect())
+        Ok(containers.into_iter().filter(|found| found.name.is_none()).map(|found| found.pid).collect())
     }
 }
 
@@ -95,9 +90,7 @@ fn container(id: &str, pid: i32, info: &Info) -> Container {
 
 /// Reads the table of `ctr tasks list`: `TASK PID STATUS`.
 fn running_pid(tasks: &str, id: &str) -> Option<i32> {
-    let mut rows = tasks
-        .lines()
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut rows = tasks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let row = rows.find(|row| row.first() == Some(&id) && row.get(2) == Some(&"RUNNING"))?;
     row.get(1)?.parse().ok()
 }

@@ -258,7 +258,9 @@ pub(super) fn get_route(address: IpAddr) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(address);
     message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
-    message.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
+    message
+        .attributes
+        .push(RouteAttribute::Destination(RouteAddress::from(address)));
     RouteNetlinkMessage::GetRoute(message)
 }
 

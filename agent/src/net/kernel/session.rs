@@ -28,9 +28,8 @@ use crate::plan::{Observed, PodLink, Step};
 const LO: u32 = 1;
 /// Below this MTU a link has no IPv6 (`IPV6_MIN_MTU`).
 pub(super) const IPV6_MIN_MTU: u32 = 1280;
-/// How long to wait at most, in milliseconds, until a link or address that is there works. Usually it takes
-/// less than one; with hundreds of pods at a time others may be first in the kernel's work queue.
-const SETTLE_TRIES: usize = 500;
+/// How often to look until a link or address that is there works; see [`pauses`].
+const SETTLE_TRIES: u32 = 60;
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
 
 /// One operation in one pod's namespace.
@@ -75,9 +74,15 @@ impl Session for PodSession<'_> {
             observed.host.extend(link.map(Link::into_host_link));
         }
         let links = host::all(&mut self.pod)?;
-        let peers = observed.host.iter().filter(|host| host.peer_nsid == Some(self.nsid));
+        let peers = observed
+            .host
+            .iter()
+            .filter(|host| host.peer_nsid == Some(self.nsid));
         let peers: Vec<u32> = peers.filter_map(|host| host.peer_index).collect();
-        for link in links.iter().filter(|link| peers.contains(&link.index) && link.is_settling()) {
+        for link in links
+            .iter()
+            .filter(|link| peers.contains(&link.index) && link.is_settling())
+        {
             settled(&mut self.pod, &link.name)?;
         }
         self.indexes = links.iter().map(|link| (link.name.clone(), link.index)).collect();
@@ -92,7 +97,11 @@ impl Session for PodSession<'_> {
             .collect();
         self.addresses(&mut observed.links)?;
         self.routes(&mut observed.links)?;
-        for link in observed.links.iter().filter(|link| peers.contains(&link.index) && link.up) {
+        for link in observed
+            .links
+            .iter()
+            .filter(|link| peers.contains(&link.index) && link.up)
+        {
             self.wait_for_addresses(&link.addresses)?;
         }
         Ok(observed)
@@ -123,9 +132,9 @@ impl PodSession<'_> {
     /// after the address is on the link. Waits for that, so that what is observed works.
     fn wait_for_addresses(&mut self, addresses: &[Cidr]) -> Result<(), NetError> {
         for address in addresses.iter().filter(|address| address.is_ipv6()) {
-            for _ in 0..SETTLE_TRIES {
+            for pause in pauses() {
                 match self.pod.get(request::get_route(address.addr())) {
-                    Ok(answer) if !is_local(&answer) => thread::sleep(Duration::from_millis(1)),
+                    Ok(answer) if !is_local(&answer) => thread::sleep(pause),
                     // That there is no way to it at all is how a link looks that was just set down.
                     Ok(_) => break,
                     Err(refusal) if refusal.is(Errno::ENETUNREACH) => break,
@@ -267,13 +276,19 @@ impl PodSession<'_> {
 /// forwards through a port of a bridge, only later in a work queue; until then frames are dropped. To read
 /// one link makes the kernel do it now (Linux 6.8; before it does so in its own time).
 fn settled(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetError> {
-    for _ in 0..SETTLE_TRIES {
+    for pause in pauses() {
         match host::find(socket, name)? {
-            Some(link) if link.is_settling() => thread::sleep(Duration::from_millis(1)),
+            Some(link) if link.is_settling() => thread::sleep(pause),
             link => return Ok(link),
         }
     }
     host::find(socket, name)
+}
+
+/// Half a second in all. Usually the first is enough; with hundreds of pods at a time others may be first in
+/// the kernel's work queue.
+fn pauses() -> impl Iterator<Item = Duration> {
+    (0..SETTLE_TRIES).map(|n| Duration::from_micros((50 << n.min(10)).min(10_000)))
 }
 
 fn is_local(answer: &RouteNetlinkMessage) -> bool {

@@ -1,0 +1,148 @@
+//! What of fairlead keeps objects from going, or stays on nodes: finalizers, taints, extended resources.
+
+use anyhow::Result;
+use fairlead_crds::names;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{DynamicObject, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::Options;
+use crate::{
+    cluster::{Cluster, full_name, is_missing, until},
+    progress::Progress,
+};
+
+/// Kinds with a finalizer of ours.
+const HELD: [(&str, &str); 3] = [
+    ("PodNetwork", names::POD_NETWORK_FINALIZER),
+    ("IPBlock", names::BLOCK_FINALIZER),
+    ("Network", names::NETWORK_FINALIZER),
+];
+
+/// An object with our finalizer.
+pub struct Held {
+    kind: &'static str,
+    finalizer: &'static str,
+    object: DynamicObject,
+}
+
+/// Everything that is left.
+pub struct Remains {
+    held: Vec<Held>,
+    nodes: Vec<Node>,
+}
+
+impl Remains {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.nodes.is_empty()
+    }
+
+    /// What is left, counted by kind, with one name of each.
+    pub fn sentence(&self) -> String {
+        let held = HELD.iter().filter_map(|(kind, _)| {
+            let mut of_kind = self.held.iter().filter(|held| held.kind == *kind);
+            let first = of_kind.next()?;
+            let node = first.object.data["spec"]["nodeName"].as_str();
+            let node = node.map(|node| format!(" of node {node}")).unwrap_or_default();
+            Some(format!("{} {kind}(s), one is {}{node}", of_kind.count() + 1, full_name(&first.object)))
+        });
+        let nodes = self.nodes.first().map(|first| {
+            format!("taints or resources on {} node(s), one is {}", self.nodes.len(), first.name_any())
+        });
+        held.chain(nodes).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Looks at all objects and nodes.
+pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
+    let mut held = Vec::new();
+    for (kind, finalizer) in HELD {
+        let objects = cluster.list(names::GROUP, names::API_VERSION, kind, None).await?;
+        let ours = objects.into_iter().filter(|object| object.finalizers().iter().any(|name| name == finalizer));
+        held.extend(ours.map(|object| Held { kind, finalizer, object }));
+    }
+    let nodes: Api<Node> = Api::all(cluster.client());
+    let mut nodes = nodes.list(&kube::api::ListParams::default()).await?.items;
+    nodes.retain(|node| !resources(node).is_empty() || our_taints(node, &options.taint_prefix) > 0);
+    Ok(Remains { held, nodes })
+}
+
+/// Removes all of it, and looks again until nothing is left.
+///
+/// # Errors
+/// When something is still left after the time-out.
+pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> Result<()> {
+    let step = progress.step("finalizers, taints and resources removed");
+    until(options.timeout, "what is left to go", |missing| step.detail(missing), || async {
+        let found = find(cluster, options).await?;
+        for held in &found.held {
+            drop_finalizer(cluster, held).await?;
+        }
+        for node in &found.nodes {
+            clean_node(cluster, node, &options.taint_prefix).await?;
+        }
+        Ok((!found.is_empty()).then(|| found.sentence()))
+    })
+    .await?;
+    step.done();
+    Ok(())
+}
+
+async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
+    let Some(index) = held.object.finalizers().iter().position(|name| name == held.finalizer) else { return Ok(()) };
+    let path = format!("/metadata/finalizers/{index}");
+    let patch = json!([
+        { "op": "test", "path": path, "value": held.finalizer },
+        { "op": "remove", "path": path },
+    ]);
+    let api = cluster.api(&json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::API_VERSION),
+        "kind": held.kind,
+        "metadata": { "namespace": held.object.namespace() },
+    }));
+    match api.patch(&held.object.name_any(), &PatchParams::default(), &json_patch(patch)?).await {
+        Err(error) if !is_missing(&error) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+async fn clean_node(cluster: &Cluster, node: &Node, taint_prefix: &str) -> Result<()> {
+    let (nodes, name): (Api<Node>, _) = (Api::all(cluster.client()), node.name_any());
+    let removals: Vec<Value> = resources(node).into_iter().map(|path| json!({ "op": "remove", "path": path })).collect();
+    if !removals.is_empty() {
+        nodes.patch_status(&name, &PatchParams::default(), &json_patch(json!(removals))?).await?;
+    }
+    if our_taints(node, taint_prefix) > 0 {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        let others: Vec<_> = taints.iter().filter(|taint| !taint.key.starts_with(taint_prefix)).collect();
+        let patch = json!([
+            { "op": "test", "path": "/spec/taints", "value": taints },
+            { "op": "replace", "path": "/spec/taints", "value": others },
+        ]);
+        nodes.patch(&name, &PatchParams::default(), &json_patch(patch)?).await?;
+    }
+    Ok(())
+}
+
+/// JSON paths of our extended resources in a node's status.
+fn resources(node: &Node) -> Vec<String> {
+    let Some(status) = &node.status else { return Vec::new() };
+    let lists = [("capacity", &status.capacity), ("allocatable", &status.allocatable)];
+    let keys = lists.into_iter().flat_map(|(field, list)| list.iter().flatten().map(move |(key, _)| (field, key)));
+    keys.filter(|(_, key)| key.starts_with(names::RESOURCE_PREFIX))
+        .map(|(field, key)| format!("/status/{field}/{}", key.replace('/', "~1")))
+        .collect()
+}
+
+fn our_taints(node: &Node, prefix: &str) -> usize {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.filter(|taint| taint.key.starts_with(prefix)).count()
+}
+
+fn json_patch(patch: Value) -> Result<Patch<()>> {
+    Ok(Patch::Json(serde_json::from_value(patch)?))
+}

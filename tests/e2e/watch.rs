@@ -1,0 +1,101 @@
+//! Watches a node, and traffic between two of its pods, while something happens that must not disturb them.
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use fairlead_tests::{node::Node, wait};
+
+use crate::{fixtures, trial::Env};
+
+const SEEN: Duration = Duration::from_secs(5);
+/// The watches end by themselves if the trial does not come to its end.
+const LONGEST: &str = "120";
+const OBJECTS: &str = "link address route";
+/// Added at the end, so that a watch that saw nothing is known to have watched. For documentation (RFC 5737).
+const CANARY: &str = "192.0.2.77";
+
+/// Every change of links, addresses and routes of a node and of one of its pods, and a ping to another.
+pub struct NodeWatch {
+    node: Node,
+    pod: String,
+    monitors: Vec<Monitor>,
+    /// Process of the ping, in the pod.
+    ping: String,
+}
+
+struct Monitor {
+    place: String,
+    /// What enters its namespace from the node's, as the start of a command line.
+    enter: String,
+    pid: String,
+    file: PathBuf,
+}
+
+impl NodeWatch {
+    /// Starts to watch. The node must have two pods of ours.
+    pub async fn start(env: &Env, node: &Node) -> Result<Self> {
+        let records = fixtures::records(env).await?;
+        let here: Vec<_> = records.iter().filter(|record| record.spec.node_name == node.name()).collect();
+        let [first, second, ..] = &here[..] else { anyhow::bail!("{} pods on {}", here.len(), node.name()) };
+        let sandbox = *node.sandbox_pids(&first.spec.pod_uid).await?.first().context("a sandbox")?;
+        let inside = format!("nsenter -t {sandbox} -n ");
+        let mut monitors = Vec::new();
+        for (place, enter) in [(node.name(), ""), (format!("a pod of {}", node.name()), inside.as_str())] {
+            monitors.push(Monitor::start(env, node, place, enter).await?);
+        }
+        let address = second.spec.attachments.first().and_then(|attachment| attachment.addresses.first());
+        let address = address.context("an address")?.address.addr();
+        let pod = first.spec.pod_name.clone();
+        let ping = format!("ping -I net1 -i 0.2 -w {LONGEST} {address} >/ping 2>&1 & echo $!");
+        let ping = env.exec(&pod, &["sh", "-c", &ping]).await?.trim().to_owned();
+        Ok(Self { node: node.clone(), pod, monitors, ping })
+    }
+
+    /// Stops to watch.
+    ///
+    /// # Errors
+    /// When anything changed or a packet was lost, with what it was.
+    pub async fn check(self, env: &Env) -> Result<()> {
+        // At SIGINT it counts.
+        env.exec(&self.pod, &["sh", "-c", &format!("kill -INT {}; sleep 1", self.ping)]).await?;
+        let pinged = env.exec(&self.pod, &["cat", "/ping"]).await?;
+        let counts = pinged.lines().find(|line| line.contains("packets transmitted"));
+        let counts = counts.with_context(|| format!("no count: {pinged}"))?;
+        let sent: u32 =
+            counts.split_whitespace().next().and_then(|word| word.parse().ok()).context(counts.to_owned())?;
+        ensure!(sent >= 20 && counts.contains(" 0% packet loss"), "{}: {counts}", self.node.name());
+        for monitor in self.monitors {
+            monitor.check(&self.node).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Monitor {
+    async fn start(env: &Env, node: &Node, place: String, enter: &str) -> Result<Self> {
+        let file = env.cluster.logs_dir().join(format!("{}.txt", env.unique(&place.replace(' ', "-"))));
+        let script = format!(
+            "{enter}timeout {LONGEST} ip -o monitor {OBJECTS} >{} 2>&1 </dev/null & echo $!",
+            file.display()
+        );
+        let pid = node.exec(&["sh", "-c", &script]).await?.trim().to_owned();
+        Ok(Self { place, enter: enter.to_owned(), pid, file })
+    }
+
+    async fn check(self, node: &Node) -> Result<()> {
+        let on_lo = |verb: &str| format!("{}ip address {verb} {CANARY}/32 dev lo", self.enter);
+        node.exec(&["sh", "-c", &on_lo("add")]).await?;
+        let what = format!("the watch of {} to see a change", self.place);
+        let seen = wait::until(SEEN, &what, || async {
+            let seen = std::fs::read_to_string(&self.file)?;
+            ensure!(seen.contains(CANARY), "not yet");
+            Ok(seen)
+        })
+        .await;
+        node.exec(&["sh", "-c", &format!("{}; kill {}", on_lo("delete"), self.pid)]).await?;
+        let seen = seen?;
+        let changes: Vec<_> = seen.lines().filter(|line| !line.contains(CANARY)).collect();
+        ensure!(changes.is_empty(), "changes in {}:\n{}", self.place, changes.join("\n"));
+        Ok(())
+    }
+}
