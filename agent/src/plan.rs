@@ -182,25 +182,13 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DeleteHostLink { host } => write!(f, "delete {host}"),
-            Self::CreateVeth {
-                host,
-                bridge,
-                link,
-                mac,
-                mtu,
-                ..
-            } => {
-                write!(
-                    f,
-                    "create {link} ({mac}, mtu {mtu}) with {host} in bridge {bridge}"
-                )
+            Self::CreateVeth { host, bridge, link, mac, mtu, .. } => {
+                write!(f, "create {link} ({mac}, mtu {mtu}) with {host} in bridge {bridge}")
             }
             Self::JoinBridge { host, bridge, .. } => write!(f, "put {host} into bridge {bridge}"),
-            Self::SetSysctls { link, ipv6 } => write!(
-                f,
-                "set sysctls of {link} (ipv6 {})",
-                if *ipv6 { "on" } else { "off" }
-            ),
+            Self::SetSysctls { link, ipv6 } => {
+                write!(f, "set sysctls of {link} (ipv6 {})", if *ipv6 { "on" } else { "off" })
+            }
             Self::SetMtu { link, mtu, .. } => write!(f, "set mtu of {link} to {mtu}"),
             Self::LinkUp { link } => write!(f, "set {link} up"),
             Self::AddAddress { link, address } => write!(f, "add {address} to {link}"),
@@ -231,29 +219,35 @@ impl Conflict {
 
 /// The steps that bring a pod's interfaces from `observed` to `wanted`; empty when they are there.
 ///
-/// Pairs that are not what they should be are cut first, all of them, so that a name they hold is free.
-///
 /// # Errors
-/// [`Conflict`] if something that is not ours is in the way.
+/// The first [`Conflict`] if something that is not ours is in the way of any of them.
 pub fn attach(wanted: &[WantedInterface], observed: &Observed) -> Result<Vec<Step>, Conflict> {
-    let mut cut = Vec::new();
-    for interface in wanted
-        .iter()
-        .filter(|interface| observed.pair(interface).is_none())
-    {
-        in_the_way(interface, wanted, observed, &mut cut)?;
-    }
-    let mut steps: Vec<_> = cut
-        .into_iter()
-        .map(|host| Step::DeleteHostLink { host })
-        .collect();
+    let (steps, conflicts) = attach_free(wanted, observed);
+    conflicts.into_iter().next().map_or(Ok(steps), Err)
+}
+
+/// As [`attach`], but for those interfaces that nothing is in the way of, and the conflicts of the others.
+///
+/// Pairs that are not what they should be are cut first, all of them, so that a name they hold is free. So
+/// this must see all interfaces of a pod at once.
+pub fn attach_free(wanted: &[WantedInterface], observed: &Observed) -> (Vec<Step>, Vec<Conflict>) {
+    let (mut cut, mut make, mut conflicts) = (Vec::new(), Vec::new(), Vec::new());
     for interface in wanted {
         match observed.pair(interface) {
-            Some((host, link)) => converge(interface, host, link, &mut steps),
-            None => create(interface, &mut steps),
+            Some((host, link)) => converge(interface, host, link, &mut make),
+            None => match in_the_way(interface, wanted, observed) {
+                Ok(hosts) => {
+                    cut.extend(hosts);
+                    create(interface, &mut make);
+                }
+                Err(conflict) => conflicts.push(conflict),
+            },
         }
     }
-    Ok(steps)
+    cut.sort();
+    cut.dedup();
+    let cut = cut.into_iter().map(|host| Step::DeleteHostLink { host });
+    (cut.chain(make).collect(), conflicts)
 }
 
 impl Observed {
@@ -275,133 +269,70 @@ impl Observed {
     }
 }
 
-/// Collects the host ends that must go before the interface can be made: its own, wherever the other end
-/// is, and that of a link of ours which holds its name.
+/// The host ends that must go before the interface can be made: its own, wherever the other end is, and that
+/// of a link of ours which holds its name.
 fn in_the_way(
     interface: &WantedInterface,
     wanted: &[WantedInterface],
     observed: &Observed,
-    cut: &mut Vec<String>,
-) -> Result<(), Conflict> {
+) -> Result<Vec<String>, Conflict> {
     let taken = || Conflict::NameTaken(interface.name.clone());
     if NEVER_OURS.contains(&interface.name.as_str()) {
         return Err(taken());
     }
-    let mut add = |host: &HostLink| {
-        if !cut.contains(&host.name) {
-            cut.push(host.name.clone());
-        }
+    let mut cut: Vec<_> = observed.host(&interface.host).into_iter().map(|host| host.name.clone()).collect();
+    let Some(link) = observed.links.iter().find(|link| link.name == interface.name.as_str()) else {
+        return Ok(cut);
     };
-    observed.host(&interface.host).into_iter().for_each(&mut add);
-    let Some(link) = observed
-        .links
-        .iter()
-        .find(|link| link.name == interface.name.as_str())
-    else {
-        return Ok(());
-    };
-    let holder = observed
-        .host
-        .iter()
-        .find(|host| observed.joins(host, link))
-        .ok_or_else(taken)?;
+    let holder = observed.host.iter().find(|host| observed.joins(host, link)).ok_or_else(taken)?;
     let in_place = |other: &WantedInterface| other.host == holder.name && observed.pair(other).is_some();
     if wanted.iter().any(in_place) {
         return Err(taken());
     }
-    add(holder);
-    Ok(())
+    cut.push(holder.name.clone());
+    Ok(cut)
 }
 
 fn create(interface: &WantedInterface, steps: &mut Vec<Step>) {
-    let WantedInterface {
-        name: link,
-        host,
-        bridge,
-        mac,
-        mtu,
-        alias,
-        ..
-    } = interface.clone();
-    steps.push(Step::CreateVeth {
-        host,
-        bridge,
-        link,
-        mac,
-        mtu,
-        alias,
-    });
+    let WantedInterface { name: link, host, bridge, mac, mtu, alias, .. } = interface.clone();
+    steps.push(Step::CreateVeth { host, bridge, link, mac, mtu, alias });
     bring_up(interface, steps);
-    steps.extend(
-        interface
-            .addresses
-            .iter()
-            .map(|address| add_address(interface, *address)),
-    );
+    steps.extend(interface.addresses.iter().map(|address| add_address(interface, *address)));
     steps.extend(interface.routes.iter().map(|route| add_route(interface, route)));
 }
 
 fn converge(interface: &WantedInterface, host: &HostLink, link: &PodLink, steps: &mut Vec<Step>) {
     if host.bridge != Some(interface.bridge) || !host.up || host.alias.as_ref() != Some(&interface.alias) {
-        let WantedInterface {
-            host, bridge, alias, ..
-        } = interface.clone();
+        let WantedInterface { host, bridge, alias, .. } = interface.clone();
         steps.push(Step::JoinBridge { host, bridge, alias });
     }
     if host.mtu != interface.mtu || link.mtu != interface.mtu {
-        let WantedInterface {
-            name: link,
-            host,
-            mtu,
-            ..
-        } = interface.clone();
+        let WantedInterface { name: link, host, mtu, .. } = interface.clone();
         steps.push(Step::SetMtu { link, host, mtu });
     }
+    let (old6, old4): (Vec<Cidr>, Vec<Cidr>) =
+        only_in(&link.ours, &interface.addresses).copied().partition(Cidr::is_ipv6);
+    // Old IPv6 addresses go before IPv6 does, and before new ones come: there one address cannot be on a
+    // link with two prefix lengths.
+    steps.extend(only_in(&link.routes, &interface.routes).map(|route| delete_route(interface, route)));
+    steps.extend(old6.into_iter().map(|address| delete_address(interface, address)));
     if !link.up {
         bring_up(interface, steps);
     } else if interface.has_ipv6() && !link.ipv6 {
         // Never the other way on a link that is up: it would take away what the pod itself put there.
-        steps.push(Step::SetSysctls {
-            link: interface.name.clone(),
-            ipv6: true,
-        });
+        steps.push(set_sysctls(interface));
     }
-    converge_addresses(interface, link, steps);
+    // Old IPv4 addresses go after new ones came: with its last one a link loses all of its IPv4 routes.
+    steps.extend(
+        only_in(&interface.addresses, &link.addresses).map(|address| add_address(interface, *address)),
+    );
+    steps.extend(old4.into_iter().map(|address| delete_address(interface, address)));
+    steps.extend(only_in(&interface.routes, &link.routes).map(|route| add_route(interface, route)));
 }
 
-/// New addresses come before old IPv4 ones go: with the last IPv4 address of a link the kernel drops all
-/// of its IPv4 routes. Old IPv6 ones go first: there one address cannot be on a link with two prefix lengths.
-fn converge_addresses(interface: &WantedInterface, link: &PodLink, steps: &mut Vec<Step>) {
-    let name = &interface.name;
-    let stale = link
-        .routes
-        .iter()
-        .filter(|route| !interface.routes.contains(route));
-    steps.extend(stale.map(|route| Step::DeleteRoute {
-        link: name.clone(),
-        route: route.clone(),
-    }));
-    let stale = link
-        .ours
-        .iter()
-        .filter(|address| !interface.addresses.contains(address));
-    let delete = |address: &Cidr| Step::DeleteAddress {
-        link: name.clone(),
-        address: *address,
-    };
-    let (old6, old4): (Vec<&Cidr>, Vec<&Cidr>) = stale.partition(|address| address.is_ipv6());
-    steps.extend(old6.into_iter().map(delete));
-    let missing = interface
-        .addresses
-        .iter()
-        .filter(|address| !link.addresses.contains(address));
-    steps.extend(missing.map(|address| add_address(interface, *address)));
-    steps.extend(old4.into_iter().map(delete));
-    let missing = interface
-        .routes
-        .iter()
-        .filter(|route| !link.routes.contains(route));
-    steps.extend(missing.map(|route| add_route(interface, route)));
+/// What is in `one` and not in `other`.
+fn only_in<'a, T: PartialEq>(one: &'a [T], other: &'a [T]) -> impl Iterator<Item = &'a T> {
+    one.iter().filter(|item| !other.contains(item))
 }
 
 impl WantedInterface {
@@ -411,26 +342,28 @@ impl WantedInterface {
 }
 
 fn bring_up(interface: &WantedInterface, steps: &mut Vec<Step>) {
-    let link = interface.name.clone();
-    steps.push(Step::SetSysctls {
-        link: link.clone(),
-        ipv6: interface.has_ipv6(),
-    });
-    steps.push(Step::LinkUp { link });
+    steps.push(set_sysctls(interface));
+    steps.push(Step::LinkUp { link: interface.name.clone() });
+}
+
+fn set_sysctls(interface: &WantedInterface) -> Step {
+    Step::SetSysctls { link: interface.name.clone(), ipv6: interface.has_ipv6() }
 }
 
 fn add_address(interface: &WantedInterface, address: Cidr) -> Step {
-    Step::AddAddress {
-        link: interface.name.clone(),
-        address,
-    }
+    Step::AddAddress { link: interface.name.clone(), address }
+}
+
+fn delete_address(interface: &WantedInterface, address: Cidr) -> Step {
+    Step::DeleteAddress { link: interface.name.clone(), address }
+}
+
+fn delete_route(interface: &WantedInterface, route: &Route) -> Step {
+    Step::DeleteRoute { link: interface.name.clone(), route: route.clone() }
 }
 
 fn add_route(interface: &WantedInterface, route: &Route) -> Step {
-    Step::AddRoute {
-        link: interface.name.clone(),
-        route: route.clone(),
-    }
+    Step::AddRoute { link: interface.name.clone(), route: route.clone() }
 }
 
 #[cfg(test)]

@@ -164,7 +164,11 @@ string_value!(
     json_schema!({ "type": "string", "maxLength": 17, "pattern": "^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$" })
 );
 
-/// A network interface's name: 1 to 15 bytes, no white space, `/` or `:`, and not `.` or `..` (Linux' `dev_valid_name`).
+/// A network interface's name: 1 to 15 printable ASCII characters, no space, `/`, `:` or `%`, and not `.` or `..`.
+///
+/// Linux' `dev_valid_name` allows every byte but white space, `/` and `:`. What this leaves out breaks elsewhere:
+/// `%` is a template for the kernel, and of other bytes an API server counts characters where the kernel counts bytes.
+/// The schema has the same rule: what the API server stores, every program can read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IfName(String);
 
@@ -185,11 +189,11 @@ impl FromStr for IfName {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let bad_char = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || text.contains(bad_char) {
+        let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%');
+        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || !text.bytes().all(good) {
             return Err(ParseError::new(
                 text,
-                "an interface name of 1 to 15 characters without space, '/' or ':'",
+                "an interface name of 1 to 15 printable ASCII characters without space, '/', ':' or '%'",
             ));
         }
         Ok(Self(text.to_owned()))
@@ -198,7 +202,14 @@ impl FromStr for IfName {
 
 string_value!(
     IfName,
-    json_schema!({ "type": "string", "minLength": 1, "maxLength": 15, "pattern": "^[^\\s/:]+$" })
+    json_schema!({
+        "type": "string",
+        "maxLength": 15,
+        "x-kubernetes-validations": [{
+            "rule": "self.matches('^[!-$&-.0-9;-~]+$') && self != '.' && self != '..'",
+            "message": "must be the name of an interface: 1 to 15 printable ASCII characters, no space, '/', ':' or '%', and not . or .."
+        }]
+    })
 );
 
 #[cfg(test)]
@@ -223,7 +234,7 @@ mod tests {
         for bad in ["02:00:00:00:00", "02:00:00:00:00:00:00", "0x:00:00:00:00:00", "2:0:0:0:0:0"] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
-        for bad in ["", "..", "a b", "a/b", "a:b", "sixteen-letters-"] {
+        for bad in ["", "..", "a b", "a/b", "a:b", "net%d", "br\u{fc}cke", "sixteen-letters-"] {
             assert!(bad.parse::<IfName>().is_err(), "{bad}");
         }
         assert!("Net_1.20".parse::<IfName>().is_ok());

@@ -23,7 +23,7 @@ pub const MAX_ATTACH: usize = 256;
     derive = "Default",
     derive = "PartialEq",
     doc = "Machine-written: the selectors of all Networks, compiled into the parameter of the mutating policy.",
-    validation = Rule::new("self.metadata.name == 'default'").message("metadata.name must be default: there is one Admission"),
+    validation = Rule::new("self.metadata.name == 'default'").message("must be default: there is one Admission").field_path(".metadata.name"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase")]

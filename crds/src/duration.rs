@@ -83,10 +83,10 @@ impl JsonSchema for Duration {
         json_schema!({
             "type": "string",
             "maxLength": 16,
-            "pattern": "^([0-9]+(ms|h|m|s))+$",
+            // The number of digits is bounded, or the conversion overflows and says so in its own words.
             "x-kubernetes-validations": [{
-                "rule": "duration(self) >= duration('1ms') && duration(self) <= duration('24h')",
-                "message": "must be between 1ms and 24h"
+                "rule": "self.matches('^([0-9]{1,6}[hms]|[0-9]{1,8}ms)+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",
+                "message": "must be a duration such as 130s, 5m or 1h30m, at least 1ms and at most 24h"
             }]
         })
     }

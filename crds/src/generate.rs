@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kube::CustomResourceExt;
+use serde_json::{Value, json};
 
 use crate::{Admission, IPBlock, Network, NodeNetwork, PodNetwork, catalogue};
 
@@ -30,9 +31,24 @@ pub fn crds() -> Result<String, GenerateError> {
     let mut yaml = HEADER.to_owned();
     for definition in definitions {
         yaml.push_str("---\n");
-        yaml.push_str(&serde_saphyr::to_string(&serde_json::to_value(definition)?)?);
+        let mut definition = serde_json::to_value(definition)?;
+        bound_names(&mut definition);
+        yaml.push_str(&serde_saphyr::to_string(&definition)?);
     }
     Ok(yaml)
+}
+
+/// Writes down how long a name can be, which the API server knows but does not tell its own estimate of what a
+/// rule costs: without it no rule could look at a name. It also lets a rule's `fieldPath` point at the name.
+fn bound_names(definition: &mut Value) {
+    let name = json!({ "type": "string", "maxLength": 253 });
+    let metadata = json!({ "type": "object", "properties": { "name": name, "generateName": name } });
+    let properties = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties");
+    if let Some(properties) = properties.and_then(Value::as_object_mut) {
+        properties.insert("apiVersion".to_owned(), json!({ "type": "string" }));
+        properties.insert("kind".to_owned(), json!({ "type": "string" }));
+        properties.insert("metadata".to_owned(), metadata);
+    }
 }
 
 /// Every generated file: its path from the root of the tree, and its content.

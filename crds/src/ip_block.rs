@@ -1,7 +1,4 @@
 //! The kind `IPBlock`: a CIDR that one node owns. Its name is the claim.
-//!
-//! That the name fits the CIDR is checked by the validating policy: rules on `metadata.name` cost more than
-//! the API server allows in a definition.
 
 #![expect(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
@@ -25,6 +22,10 @@ use crate::address::{Cidr, Ip};
     selectable = ".spec.network",
     derive = "PartialEq",
     doc = "A block of addresses that one node owns. Its name is the claim: creating it is atomic, so two nodes can never own one address.",
+    validation = Rule::new("!isCIDR(self.spec.cidr) || self.spec.cidr.contains(':') || self.metadata.name == self.spec.space + '-' + self.spec.cidr.replace('.', '-').replace('/', '-')")
+        .message(Message::Expression("'must be ' + self.spec.space + '-' + self.spec.cidr.replace('.', '-').replace('/', '-') + ': the name of a block is the claim'".into())).field_path(".metadata.name"),
+    validation = Rule::new("!isCIDR(self.spec.cidr) || !self.spec.cidr.contains(':') || (self.metadata.name.matches('^.*-[0-9a-f]{32}-[0-9]+$') && self.metadata.name.startsWith(self.spec.space + '-') && [self.metadata.name.substring(self.spec.space.size() + 1)].all(n, n.matches('^[0-9a-f]{32}-[0-9]+$') && n.substring(33) == string(cidr(self.spec.cidr).prefixLength()) && ip(n.substring(0, 4) + ':' + n.substring(4, 8) + ':' + n.substring(8, 12) + ':' + n.substring(12, 16) + ':' + n.substring(16, 20) + ':' + n.substring(20, 24) + ':' + n.substring(24, 28) + ':' + n.substring(28, 32)) == cidr(self.spec.cidr).ip()))")
+        .message("must be <space>-<the address as 32 hexadecimal digits>-<prefix length>: the name of a block is the claim").field_path(".metadata.name"),
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "CIDR", type_ = "string", json_path = ".spec.cidr"),
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
@@ -48,6 +49,7 @@ pub struct IPBlockSpec {
     #[schemars(length(min = 1, max = 253))]
     pub node_name: String,
     /// The addresses.
+    #[x_kube(validation = Rule::new("!isCIDR(self) || string(cidr(self).masked()) == self").message("must be a network address in its shortest form, such as 10.20.0.0/16 or fd00:20::/64"))]
     pub cidr: Cidr,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Selects objects by their labels. All requirements must hold; an empty selector selects everything.
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub struct Selector {
     /// Labels an object must have with exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 8))]
+    #[schemars(schema_with = "labels_schema")]
     pub match_labels: BTreeMap<String, String>,
     /// Further requirements on an object's labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -19,14 +20,33 @@ pub struct Selector {
     pub match_expressions: Vec<Requirement>,
 }
 
+/// The schema of a map of labels, with the syntax that Kubernetes gives to keys and values.
+///
+/// Without it a mistyped key would be stored, and select nothing for ever.
+pub(crate) fn labels_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "maxProperties": 8,
+        "additionalProperties": { "type": "string", "maxLength": 63 },
+        "x-kubernetes-validations": [{
+            "rule": "self.all(key, key.size() <= 317 && !format.qualifiedName().validate(key).hasValue())",
+            "message": "has a key that no label can have; keys are such as tier or app.kubernetes.io/name"
+        }, {
+            "rule": "self.all(key, !format.labelValue().validate(self[key]).hasValue())",
+            "message": "has a value that no label can have; values are letters, digits and inner '-', '_' and '.'"
+        }]
+    })
+}
+
 /// One requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.operator in ['In', 'NotIn'] ? has(self.values) && self.values.size() > 0 : !has(self.values) || self.values.size() == 0")
-    .message("values is required with In and NotIn, and must be empty with Exists and DoesNotExist"))]
+    .message("values is required with In and NotIn, and must be empty with Exists and DoesNotExist").field_path(".values"))]
 pub struct Requirement {
     /// The label's key.
     #[schemars(length(min = 1, max = 317))]
+    #[x_kube(validation = Rule::new("!format.qualifiedName().validate(self).hasValue()").message("must be a label's key, such as tier or app.kubernetes.io/name"))]
     pub key: String,
     /// How the label's value relates to `values`.
     pub operator: Operator,

@@ -5,7 +5,10 @@ use std::{future::Future, path::Path, time::Duration};
 use anyhow::{Context, Result, anyhow};
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PropagationPolicy},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+        PropagationPolicy,
+    },
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
@@ -31,7 +34,8 @@ impl Cluster {
     /// # Errors
     /// When there is no usable kubeconfig.
     pub async fn connect(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Self> {
-        let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+        let options =
+            KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
         let mut config = match kubeconfig {
             Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &options).await,
             None => Config::from_kubeconfig(&options).await,
@@ -98,11 +102,18 @@ impl Cluster {
     ///
     /// # Errors
     /// When the API server does not answer.
-    pub async fn list(&self, group: &str, version: &str, kind: &str, labels: Option<&str>) -> Result<Vec<DynamicObject>> {
+    pub async fn list(
+        &self,
+        group: &str,
+        version: &str,
+        kind: &str,
+        labels: Option<&str>,
+    ) -> Result<Vec<DynamicObject>> {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let mut found = Vec::new();
-        let mut page = ListParams { label_selector: labels.map(str::to_owned), ..ListParams::default().limit(PAGE) };
+        let mut page =
+            ListParams { label_selector: labels.map(str::to_owned), ..ListParams::default().limit(PAGE) };
         loop {
             let answer = match api.list(&page).await {
                 Err(error) if is_missing(&error) => return Ok(Vec::new()),
@@ -163,7 +174,12 @@ fn group_version(api_version: &str) -> (&str, &str) {
 ///
 /// # Errors
 /// After `timeout`, with what was missing last.
-pub async fn until<F, Fut>(timeout: Duration, what: &str, mut seen: impl FnMut(&str), mut check: F) -> Result<()>
+pub async fn until<F, Fut>(
+    timeout: Duration,
+    what: &str,
+    mut seen: impl FnMut(&str),
+    mut check: F,
+) -> Result<()>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<Option<String>>>,

@@ -149,12 +149,7 @@ pub fn build_image(options: &Options) -> Result<Built, ImageError> {
         return Err(ImageError::TooLarge(size));
     }
     write(&options.output, &packed.archive)?;
-    Ok(Built {
-        reference,
-        digest: packed.digest,
-        size,
-        binaries,
-    })
+    Ok(Built { reference, digest: packed.digest, size, binaries })
 }
 
 /// Where the sources are: this crate's parent.
@@ -177,13 +172,11 @@ fn revision(workspace: &Path) -> Option<String> {
 /// Whole or not at all: a reader never sees half an archive.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
     let part = part_of(path);
-    fs::write(&part, bytes)
-        .and_then(|()| fs::rename(&part, path))
-        .map_err(|source| ImageError::File {
-            action: "write",
-            path: path.to_owned(),
-            source,
-        })
+    fs::write(&part, bytes).and_then(|()| fs::rename(&part, path)).map_err(|source| ImageError::File {
+        action: "write",
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// In the same directory, so that it can be renamed.
@@ -205,10 +198,7 @@ mod tests {
             assert!(DOCKERFILE.contains(flag), "{flag}");
         }
         for (package, binary) in BINARIES {
-            assert!(
-                DOCKERFILE.contains(&format!("--package {package} --bin {binary}")),
-                "{binary}"
-            );
+            assert!(DOCKERFILE.contains(&format!("--package {package} --bin {binary}")), "{binary}");
             assert!(DOCKERFILE.contains(&format!("/{binary} /{binary}\n")), "{binary}");
         }
         assert!(DOCKERFILE.contains(&format!("USER {USER}\n")));

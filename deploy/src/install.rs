@@ -23,7 +23,12 @@ const HELD_IN_A_ROW: usize = 5;
 ///
 /// # Errors
 /// When something is refused, or does not work after `timeout`; the message says what is missing.
-pub async fn install(cluster: &Cluster, choices: &Choices, timeout: Duration, progress: Progress) -> Result<()> {
+pub async fn install(
+    cluster: &Cluster,
+    choices: &Choices,
+    timeout: Duration,
+    progress: Progress,
+) -> Result<()> {
     let objects = manifests::render(choices)?;
     check_version(cluster).await?;
     take_back_uninstall(cluster, &objects).await?;
@@ -38,7 +43,8 @@ pub async fn install(cluster: &Cluster, choices: &Choices, timeout: Duration, pr
     step.done();
     for object in objects.iter().filter(|object| matches!(kind(object), "DaemonSet" | "Deployment")) {
         let step = progress.step(&format!("{} ready", describe(object)));
-        until(timeout, &describe(object), |missing| step.detail(missing), || is_ready(cluster, object)).await?;
+        until(timeout, &describe(object), |missing| step.detail(missing), || is_ready(cluster, object))
+            .await?;
         step.done();
     }
     let step = progress.step("pods that ask for networks are held");
@@ -49,7 +55,8 @@ pub async fn install(cluster: &Cluster, choices: &Choices, timeout: Duration, pr
 
 async fn check_version(cluster: &Cluster) -> Result<()> {
     let version = cluster.client().apiserver_version().await.context("cannot reach the API server")?;
-    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
+    let number =
+        |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().unwrap_or(0);
     if (number(&version.major), number(&version.minor)) < (1, MINOR) {
         bail!(
             "fairlead needs Kubernetes 1.{MINOR} for mutating admission policies; this API server is {}",
@@ -102,9 +109,11 @@ async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Option<String>>
 
 /// The first reason that a pod of a workload gives, as a clause to append.
 async fn why_not_ready(cluster: &Cluster, workload: &Value) -> Result<String> {
-    let app = workload["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"].as_str().unwrap_or_default();
+    let app =
+        workload["spec"]["selector"]["matchLabels"]["app.kubernetes.io/name"].as_str().unwrap_or_default();
     let pods: Api<Pod> = Api::namespaced(cluster.client(), names::INSTALL_NAMESPACE);
-    let pods = pods.list(&kube::api::ListParams::default().labels(&format!("app.kubernetes.io/name={app}"))).await?;
+    let pods =
+        pods.list(&kube::api::ListParams::default().labels(&format!("app.kubernetes.io/name={app}"))).await?;
     let reason = pods.items.iter().find_map(|pod| {
         let status = pod.status.as_ref()?;
         let waiting = status.container_statuses.iter().flatten().find_map(|container| {
@@ -113,7 +122,9 @@ async fn why_not_ready(cluster: &Cluster, workload: &Value) -> Result<String> {
         });
         let unscheduled = || {
             let conditions = status.conditions.iter().flatten();
-            conditions.filter(|condition| condition.status == "False").find_map(|condition| condition.message.clone())
+            conditions
+                .filter(|condition| condition.status == "False")
+                .find_map(|condition| condition.message.clone())
         };
         Some(format!("; {}: {}", pod.metadata.name.as_deref()?, waiting.or_else(unscheduled)?))
     });
@@ -159,5 +170,7 @@ pub(crate) async fn probe(cluster: &Cluster) -> kube::Result<Pod> {
 /// Whether a pod has the gate as its first init container.
 pub(crate) fn is_held(pod: &Pod) -> bool {
     let containers = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
-    containers.and_then(|containers| containers.first()).is_some_and(|first| first.name == names::GATE_CONTAINER)
+    containers
+        .and_then(|containers| containers.first())
+        .is_some_and(|first| first.name == names::GATE_CONTAINER)
 }

@@ -64,7 +64,9 @@ pub enum ManifestError {
 /// # Errors
 /// [`ManifestError`]; only the choice of the image can cause one.
 pub fn render(choices: &Choices) -> Result<Vec<Value>, ManifestError> {
-    if choices.image.is_empty() || choices.image.contains(|c: char| c.is_whitespace() || c == '\'' || c == '\\') {
+    if choices.image.is_empty()
+        || choices.image.contains(|c: char| c.is_whitespace() || c == '\'' || c == '\\')
+    {
         return Err(ManifestError::Image(choices.image.clone()));
     }
     let mut objects = parse()?;

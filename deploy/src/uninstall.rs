@@ -7,7 +7,7 @@ mod remains;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use fairlead_crds::names;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -71,12 +71,17 @@ pub(crate) async fn set_uninstalling(cluster: &Cluster, value: bool, timeout: Du
     let (admission, patch) = (admission(), json!({ "spec": { "uninstalling": value } }));
     let api = cluster.api(&admission);
     // The policy that guards it takes a moment to go.
-    until(timeout, "the Admission to be writable", |_| {}, || async {
-        match api.patch(names::ADMISSION, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            Err(error) if !crate::cluster::is_missing(&error) => Err(error.into()),
-            _ => Ok(None),
-        }
-    })
+    until(
+        timeout,
+        "the Admission to be writable",
+        |_| {},
+        || async {
+            match api.patch(names::ADMISSION, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Err(error) if !crate::cluster::is_missing(&error) => Err(error.into()),
+                _ => Ok(None),
+            }
+        },
+    )
     .await
 }
 
@@ -92,7 +97,11 @@ async fn tell_held_pods(cluster: &Cluster, progress: Progress) -> Result<()> {
         held.len()
     ));
     for pod in held.iter().take(LISTED) {
-        progress.note(&format!("  {}{}", full_name(pod), if is_waiting(pod) { "  (waits at the gate now)" } else { "" }));
+        progress.note(&format!(
+            "  {}{}",
+            full_name(pod),
+            if is_waiting(pod) { "  (waits at the gate now)" } else { "" }
+        ));
     }
     if held.len() > LISTED {
         progress.note(&format!("  and {} more", held.len() - LISTED));
@@ -113,24 +122,37 @@ fn is_waiting(pod: &DynamicObject) -> bool {
 }
 
 /// Bindings first: a policy without a binding does nothing.
-async fn remove_policies(cluster: &Cluster, objects: &[Value], options: &Options, progress: Progress) -> Result<()> {
+async fn remove_policies(
+    cluster: &Cluster,
+    objects: &[Value],
+    options: &Options,
+    progress: Progress,
+) -> Result<()> {
     let step = progress.step("admission policies removed");
     for suffix in ["Binding", "Policy"] {
-        for object in objects.iter().filter(|object| kind(object).contains("AdmissionPolicy") && kind(object).ends_with(suffix)) {
+        for object in objects
+            .iter()
+            .filter(|object| kind(object).contains("AdmissionPolicy") && kind(object).ends_with(suffix))
+        {
             cluster.delete(object).await?;
         }
     }
-    until(options.timeout, "the policies to be inactive", |missing| step.detail(missing), || async {
-        for _ in 0..FREE_IN_A_ROW {
-            match probe(cluster).await {
-                Ok(pod) if !is_held(&pod) => {}
-                Ok(_) => return Ok(Some("pods are still held".to_owned())),
-                Err(kube::Error::Api(status)) => return Ok(Some(status.message.clone())),
-                Err(error) => return Err(error.into()),
+    until(
+        options.timeout,
+        "the policies to be inactive",
+        |missing| step.detail(missing),
+        || async {
+            for _ in 0..FREE_IN_A_ROW {
+                match probe(cluster).await {
+                    Ok(pod) if !is_held(&pod) => {}
+                    Ok(_) => return Ok(Some("pods are still held".to_owned())),
+                    Err(kube::Error::Api(status)) => return Ok(Some(status.message.clone())),
+                    Err(error) => return Err(error.into()),
+                }
             }
-        }
-        Ok(None)
-    })
+            Ok(None)
+        },
+    )
     .await?;
     step.done();
     Ok(())
@@ -155,26 +177,45 @@ async fn release(cluster: &Cluster, options: &Options, progress: Progress) -> Re
     }
     let step = progress.step("finalizers, taints and resources given back");
     set_uninstalling(cluster, true, options.timeout).await?;
-    let given_back = until(options.timeout, "fairlead to give back what it holds", |missing| step.detail(missing), || async {
-        let found = remains::find(cluster, options).await?;
-        Ok((!found.is_empty()).then(|| found.sentence()))
-    });
-    given_back.await.context("if agents or controller cannot run any more, use `kubectl fairlead uninstall --finish`")?;
+    let given_back = until(
+        options.timeout,
+        "fairlead to give back what it holds",
+        |missing| step.detail(missing),
+        || async {
+            let found = remains::find(cluster, options).await?;
+            Ok((!found.is_empty()).then(|| found.sentence()))
+        },
+    );
+    if let Err(error) = given_back.await {
+        bail!(
+            "{error:#}; if agents or controller cannot run any more, use `kubectl fairlead uninstall --finish`"
+        );
+    }
     step.done();
     Ok(())
 }
 
-async fn remove_programs(cluster: &Cluster, objects: &[Value], options: &Options, progress: Progress) -> Result<()> {
+async fn remove_programs(
+    cluster: &Cluster,
+    objects: &[Value],
+    options: &Options,
+    progress: Progress,
+) -> Result<()> {
     let step = progress.step("agents and controllers stopped");
     for object in objects.iter().filter(|object| matches!(kind(object), "DaemonSet" | "Deployment")) {
         cluster.delete(object).await?;
     }
     let pods: Api<Pod> = Api::namespaced(cluster.client(), names::INSTALL_NAMESPACE);
     let ours = ListParams::default().labels(manifests::PART_OF);
-    let stopped = until(options.timeout, "the pods to end", |missing| step.detail(missing), || async {
-        let names: Vec<_> = pods.list(&ours).await?.items.iter().map(ResourceExt::name_any).collect();
-        Ok((!names.is_empty()).then(|| names.join(", ")))
-    });
+    let stopped = until(
+        options.timeout,
+        "the pods to end",
+        |missing| step.detail(missing),
+        || async {
+            let names: Vec<_> = pods.list(&ours).await?.items.iter().map(ResourceExt::name_any).collect();
+            Ok((!names.is_empty()).then(|| names.join(", ")))
+        },
+    );
     match stopped.await {
         // A pod of a dead node never ends, and cannot write anything either.
         Err(error) if options.finish => progress.note(&format!("going on although {error:#}")),
@@ -184,7 +225,12 @@ async fn remove_programs(cluster: &Cluster, objects: &[Value], options: &Options
     Ok(())
 }
 
-async fn remove_rest(cluster: &Cluster, objects: &[Value], options: &Options, progress: Progress) -> Result<()> {
+async fn remove_rest(
+    cluster: &Cluster,
+    objects: &[Value],
+    options: &Options,
+    progress: Progress,
+) -> Result<()> {
     let step = progress.step("everything else removed");
     let is_definition = |object: &&Value| kind(object) == "CustomResourceDefinition";
     for object in objects.iter().rev().filter(|object| !is_definition(object)) {
@@ -196,9 +242,11 @@ async fn remove_rest(cluster: &Cluster, objects: &[Value], options: &Options, pr
     let lasting = |object: &&Value| matches!(kind(object), "CustomResourceDefinition" | "Namespace");
     for object in objects.iter().filter(lasting) {
         step.detail(&describe(object));
-        until(options.timeout, &format!("{} to go", describe(object)), |_| {}, || still_there(cluster, object))
-            .await
-            .context("`kubectl fairlead uninstall --finish` removes finalizers that nobody else removes")?;
+        let what = format!("{} to go", describe(object));
+        let gone = until(options.timeout, &what, |_| {}, || still_there(cluster, object));
+        if let Err(error) = gone.await {
+            bail!("{error:#}; look for objects with a finalizer of somebody else");
+        }
     }
     step.done();
     Ok(())

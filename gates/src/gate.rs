@@ -64,9 +64,7 @@ pub fn run(pod: &Pod, log: &mut dyn Write) -> Outcome {
             return Outcome::Stopped;
         }
         // Subscribe first, then read: what changes after the read wakes the wait below.
-        events = events
-            .filter(LinkEvents::drain)
-            .or_else(|| LinkEvents::subscribe().ok());
+        events = events.filter(LinkEvents::drain).or_else(|| LinkEvents::subscribe().ok());
         let verdict = look(pod);
         for line in narrator.tell(&verdict, Instant::now()) {
             say(log, &line);
@@ -88,11 +86,7 @@ fn look(pod: &Pod) -> Verdict {
 /// Until something happens, at most [`READ_EVERY`].
 fn wait(events: Option<&LinkEvents>, stop: &Stop) {
     let fds = [events.map(AsFd::as_fd), stop.as_fd()];
-    let mut fds: Vec<_> = fds
-        .into_iter()
-        .flatten()
-        .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
-        .collect();
+    let mut fds: Vec<_> = fds.into_iter().flatten().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
     if poll(&mut fds, PollTimeout::from(READ_EVERY)).is_err() {
         thread::sleep(Duration::from_millis(READ_EVERY.into()));
     }

@@ -17,20 +17,11 @@ const SOON: Duration = Duration::from_secs(1);
 const WHILE: Duration = Duration::from_millis(1500);
 
 fn ready(uid: &str, cookie: Option<u64>) -> String {
-    Marker::Ready {
-        uid: uid.into(),
-        cookie,
-        hash: "0123abcd".into(),
-    }
-    .to_string()
+    Marker::Ready { uid: uid.into(), cookie, hash: "0123abcd".into() }.to_string()
 }
 
 fn waiting(reason: &str) -> String {
-    Marker::Waiting {
-        uid: UID.into(),
-        reason: reason.into(),
-    }
-    .to_string()
+    Marker::Waiting { uid: UID.into(), reason: reason.into() }.to_string()
 }
 
 #[test]
@@ -40,10 +31,7 @@ fn opens_at_once_when_the_marker_is_there_already() {
     let mut gate = Gate::start(&space, UID);
     assert_eq!(gate.ends_within(SOON), Some(0));
     let log = gate.log();
-    assert!(
-        log.starts_with("going on: the networks of pod shop/web-0 are attached"),
-        "{log}"
-    );
+    assert!(log.starts_with("going on: the networks of pod shop/web-0 are attached"), "{log}");
     assert_eq!(log.lines().count(), 1, "{log}");
 }
 
@@ -55,12 +43,7 @@ fn opens_when_the_marker_comes_later() {
     assert_eq!(gate.ends_within(WHILE), None);
     space.set_alias(&ready(UID, Some(space.cookie())));
     // Well under the interval between two reads: the notification woke it.
-    assert_eq!(
-        gate.ends_within(Duration::from_millis(300)),
-        Some(0),
-        "{}",
-        gate.log()
-    );
+    assert_eq!(gate.ends_within(Duration::from_millis(300)), Some(0), "{}", gate.log());
 }
 
 #[test]
@@ -79,26 +62,11 @@ fn waits_for_everything_but_its_own_ready_marker() {
     let cookie = space.cookie();
     let mut gate = Gate::start(&space, UID);
     for (alias, line) in [
-        (
-            ready("another-pod", Some(cookie)),
-            "waiting: the marker on lo is for another pod, uid another-pod",
-        ),
-        (
-            ready(UID, Some(cookie + 1)),
-            "waiting: the marker on lo is for another network namespace",
-        ),
-        (
-            ready(UID, None),
-            "waiting: the marker on lo has a bad or missing cookie",
-        ),
-        (
-            waiting("network \"blue\" does not exist"),
-            "waiting: network \"blue\" does not exist",
-        ),
-        (
-            "uplink to rack 7".to_owned(),
-            "waiting: the agent of this node has not seen this pod",
-        ),
+        (ready("another-pod", Some(cookie)), "waiting: the marker on lo is for another pod, uid another-pod"),
+        (ready(UID, Some(cookie + 1)), "waiting: the marker on lo is for another network namespace"),
+        (ready(UID, None), "waiting: the marker on lo has a bad or missing cookie"),
+        (waiting("network \"blue\" does not exist"), "waiting: network \"blue\" does not exist"),
+        ("uplink to rack 7".to_owned(), "waiting: the agent of this node has not seen this pod"),
     ] {
         space.set_alias(&alias);
         gate.says_within(2 * SOON, line);
@@ -120,10 +88,7 @@ fn tells_each_reason_once_until_it_goes_on() {
     space.set_alias(&ready(UID, Some(space.cookie())));
     assert_eq!(gate.ends_within(SOON), Some(0));
     let log = gate.log();
-    let begins: Vec<_> = log
-        .lines()
-        .filter_map(|line| line.split([' ', ':']).nth(1))
-        .collect();
+    let begins: Vec<_> = log.lines().filter_map(|line| line.split([' ', ':']).nth(1)).collect();
     assert_eq!(begins, ["until", "", "", "on"], "{log}");
 }
 

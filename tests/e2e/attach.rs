@@ -98,17 +98,6 @@ fn check_status(record: &PodNetwork) -> Result<()> {
     Ok(())
 }
 
-/// Pings each address of `to` from `from`, over `net1`.
-async fn ping(env: &Env, from: &str, to: &str) -> Result<()> {
-    let addresses = fixtures::addresses(env, to, "net1").await?;
-    ensure!(!addresses.is_empty(), "{to} has no address on net1");
-    for address in addresses {
-        let address = address.split('/').next().context("an address")?;
-        env.exec(from, &["ping", "-I", "net1", "-c", "2", "-W", "2", address]).await?;
-    }
-    Ok(())
-}
-
 async fn uplink_reaches_other_nodes(env: Arc<Env>) -> Result<()> {
     let net = Net::uplink(&env, "wide", &["10.21.0.0/24", "fd00:21::/64"]);
     net.create(&env).await?;
@@ -116,8 +105,8 @@ async fn uplink_reaches_other_nodes(env: Arc<Env>) -> Result<()> {
     env.wait_rollout("far", SOON).await?;
     let pods = fixtures::pods(&env, "far").await?;
     for pair in pods.windows(2) {
-        ping(&env, &pair[0], &pair[1]).await?;
-        ping(&env, &pair[1], &pair[0]).await?;
+        fixtures::ping(&env, &pair[0], &pair[1]).await?;
+        fixtures::ping(&env, &pair[1], &pair[0]).await?;
     }
     let path = [&format!("networks.fairlead.dev/{}", net.name()), ".status.reach"];
     let reach = env.field(path[0], path[1]).await?;
@@ -135,8 +124,8 @@ async fn island_reaches_its_node(env: Arc<Env>) -> Result<()> {
         env.apply(&pod.to_string()).await?;
     }
     env.wait_ready("app=island", SOON).await?;
-    ping(&env, "one", "two").await?;
-    ensure!(ping(&env, "one", "away").await.is_err(), "an island reached another node");
+    fixtures::ping(&env, "one", "two").await?;
+    ensure!(fixtures::ping(&env, "one", "away").await.is_err(), "an island reached another node");
     let reach = env.field(&format!("networks.fairlead.dev/{}", net.name()), ".status.reach").await?;
     ensure!(reach == "Node", "REACH says {reach}");
     Ok(())

@@ -17,6 +17,9 @@ pub const SOON: Duration = Duration::from_secs(40);
 /// How long a freed address rests in these Networks.
 pub const QUARANTINE: Duration = Duration::from_secs(5);
 
+/// Ends at once when it is told to; the first process of a container has no default for SIGTERM.
+const SLEEPER: &str = "trap 'exit 0' TERM; sleep infinity & wait";
+
 /// The bridge of all Networks with the uplink: a device can be a port of one bridge only.
 const UPLINK_BRIDGE: &str = "br-uplink";
 
@@ -113,9 +116,10 @@ pub fn deployment(name: &str, replicas: u32, networks: &str) -> Value {
 
 fn pod_spec() -> Value {
     json!({
-        "terminationGracePeriodSeconds": 0,
+        // With 0 every deletion would be a forced one: the pod goes before its sandbox.
+        "terminationGracePeriodSeconds": 5,
         "initContainers": [{ "name": "first-look", "image": "busybox:stable", "command": ["ip", "-o", "addr"] }],
-        "containers": [{ "name": "app", "image": "busybox:stable", "command": ["sleep", "infinity"] }],
+        "containers": [{ "name": "app", "image": "busybox:stable", "command": ["sh", "-c", SLEEPER] }],
     })
 }
 
@@ -135,6 +139,17 @@ pub async fn pods(env: &Env, app: &str) -> Result<Vec<String>> {
 pub async fn addresses(env: &Env, pod: &str, interface: &str) -> Result<Vec<String>> {
     let printed = env.exec(pod, &["ip", "-o", "addr", "show", "dev", interface, "scope", "global"]).await?;
     Ok(printed.lines().filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned).collect())
+}
+
+/// Pings each address of `to` from `from`, over `net1`.
+pub async fn ping(env: &Env, from: &str, to: &str) -> Result<()> {
+    let addresses = addresses(env, to, "net1").await?;
+    ensure!(!addresses.is_empty(), "{to} has no address on net1");
+    for address in addresses {
+        let address = address.split('/').next().context("an address")?;
+        env.exec(from, &["ping", "-I", "net1", "-c", "1", "-W", "3", address]).await?;
+    }
+    Ok(())
 }
 
 /// Puts a pod on one node.

@@ -14,6 +14,7 @@ mod env;
 mod fixtures;
 mod gone;
 mod hotplug;
+mod policy;
 mod traces;
 mod trial;
 mod uninstall;
@@ -59,6 +60,7 @@ fn cases() -> Vec<Case> {
         hotplug::cases(),
         capacity::cases(),
         confinement::cases(),
+        policy::cases(),
         crash::cases(),
         broken::cases(),
         uninstall::cases(),

@@ -71,25 +71,6 @@ async fn links(node: &Node) -> Result<Vec<Link>> {
     Ok(links.into_iter().filter(|link| link.name.starts_with(names::LINK_PREFIX)).collect())
 }
 
-/// An address that rests.
-#[derive(Clone, Debug)]
-pub struct Resting {
-    /// The address, without a prefix.
-    pub address: String,
-    /// The end of its rest.
-    pub until: Timestamp,
-}
-
-/// What rests in the blocks of a Network.
-pub async fn resting(env: &Env, network: &str) -> Result<Vec<Resting>> {
-    let blocks: Api<IPBlock> = Api::all(env.cluster.client());
-    let of_network = ListParams::default().fields(&format!("spec.network={network}"));
-    let blocks = blocks.list(&of_network).await?;
-    let listed =
-        blocks.items.into_iter().filter_map(|block| block.status).flat_map(|status| status.quarantined);
-    Ok(listed.map(|one| Resting { address: one.address.to_string(), until: one.until.0 }).collect())
-}
-
 impl Traces {
     /// What is still there.
     async fn left(&self, env: &Env) -> Result<Vec<String>> {

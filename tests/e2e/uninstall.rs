@@ -12,6 +12,8 @@ use crate::{
     trial::{Case, Env},
 };
 
+const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
+
 /// The trials of this module. They are the last ones, and put fairlead back.
 pub fn cases() -> Vec<Case> {
     vec![
@@ -34,11 +36,13 @@ async fn two_pods(env: &Env, prefix: &str) -> Result<()> {
     Ok(())
 }
 
+/// Running pods keep their interfaces, and have not been restarted.
 async fn still_connected(env: &Env) -> Result<()> {
-    let found = fixtures::addresses(env, "node2", "net1").await?;
-    let address = found.first().and_then(|cidr| cidr.split('/').next()).unwrap_or_default();
-    env.exec("node1", &["ping", "-I", "net1", "-c", "2", "-W", "2", address]).await?;
-    Ok(())
+    fixtures::ping(env, "node1", "node2").await?;
+    fixtures::ping(env, "node2", "node1").await?;
+    let restarts = env.kubectl(&["get", "pods", "-o", RESTARTS]).await?;
+    ensure!(restarts == "0 0", "restarts: {restarts}");
+    env.wait_ready("app in (node1,node2)", Duration::from_secs(5)).await
 }
 
 async fn uninstall(env: Arc<Env>) -> Result<()> {
@@ -76,13 +80,16 @@ async fn nothing_left(env: &Env) -> Result<()> {
         let listed = env.cluster.kubectl(&["get", kinds, "-o", "name"]).await?;
         let left: Vec<_> = listed.lines().filter(|name| name.contains("fairlead")).collect();
         ensure!(left.is_empty(), "{left:?} are left");
+        let phases =
+            env.cluster.kubectl(&["get", "namespaces", "-o", "jsonpath={.items[*].status.phase}"]).await?;
+        ensure!(!phases.contains("Terminating"), "namespaces are {phases}");
         let nodes: Value =
             serde_json::from_str(&env.cluster.kubectl(&["get", "nodes", "-o", "json"]).await?)?;
         for node in nodes["items"].as_array().into_iter().flatten() {
-            let ours =
-                [&node["spec"]["taints"], &node["status"]["capacity"], &node["metadata"]["annotations"]];
-            let text = ours.map(ToString::to_string).join(" ");
-            ensure!(!text.contains(names::GROUP), "{} carries {text}", node["metadata"]["name"]);
+            let text = node.to_string();
+            let at = text.find(names::GROUP);
+            let around = at.and_then(|at| text.get(at.saturating_sub(60)..(at + 60).min(text.len())));
+            ensure!(at.is_none(), "{} carries {around:?}", node["metadata"]["name"]);
         }
         Ok(())
     })

@@ -15,7 +15,7 @@ use fairlead_crds::{Ip, Mac};
 use super::{NetError, netns};
 
 const BROADCAST: Mac = Mac([0xff; 6]);
-/// ff02::1, all nodes, and the Ethernet address that it is sent to (RFC 2464, 7).
+/// `ff02::1`, all nodes, and the Ethernet address that it is sent to (RFC 2464, 7).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 
@@ -45,13 +45,7 @@ pub(super) fn send(link: &str, mac: Mac, addresses: &[Ip]) -> Result<(), NetErro
 fn link_address(link: &str) -> Result<LinkAddr, Errno> {
     getifaddrs()?
         .filter(|entry| entry.interface_name == link)
-        .filter_map(|entry| {
-            entry
-                .address
-                .as_ref()
-                .and_then(SockaddrStorage::as_link_addr)
-                .copied()
-        })
+        .filter_map(|entry| entry.address.as_ref().and_then(SockaddrStorage::as_link_addr).copied())
         .find(|address| address.family() == Some(AddressFamily::Packet))
         .ok_or(Errno::ENODEV)
 }
@@ -99,9 +93,8 @@ fn checksum(from: Ipv6Addr, to: Ipv6Addr, body: &[u8]) -> u16 {
     let length = u32::try_from(body.len()).unwrap_or_default().to_be_bytes();
     let pseudo = [&from.octets()[..], &to.octets()[..], &length, &[0, 0, 0, ICMPV6]].concat();
     let words = pseudo.chunks(2).chain(body.chunks(2));
-    let mut sum: u32 = words
-        .map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)))
-        .sum();
+    let mut sum: u32 =
+        words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -134,24 +127,13 @@ mod tests {
         let address: Ipv6Addr = "fd00:20::5".parse().unwrap();
         let frame = unsolicited_advertisement(MAC, address);
         assert_eq!(frame.len(), 14 + 40 + 32);
-        assert_eq!(
-            frame[..14],
-            [&ALL_NODES_MAC.0[..], &MAC.0, &[0x86, 0xdd]].concat()
-        );
+        assert_eq!(frame[..14], [&ALL_NODES_MAC.0[..], &MAC.0, &[0x86, 0xdd]].concat());
         assert_eq!(frame[14 + 7], 255, "hop limit");
         let body = &frame[14 + 40..];
-        assert_eq!(
-            (body[0], body[4] & 0xe0),
-            (136, 0x20),
-            "override, not solicited, not a router"
-        );
+        assert_eq!((body[0], body[4] & 0xe0), (136, 0x20), "override, not solicited, not a router");
         assert_eq!(body[8..24], address.octets());
         assert_eq!(body[24..], [&[2, 1][..], &MAC.0].concat());
-        assert_eq!(
-            checksum(address, ALL_NODES, body),
-            0,
-            "the sum over a good packet is all ones"
-        );
+        assert_eq!(checksum(address, ALL_NODES, body), 0, "the sum over a good packet is all ones");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(super) const ALIAS: &str = "fairlead/v1;bridge";
 const DEFAULT_MTU: u32 = 1500;
 
 /// A device of the node, as far as bridges care.
+#[expect(clippy::struct_excessive_bools, reason = "observed facts, independent of each other")]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Device {
     pub index: u32,
@@ -72,15 +73,8 @@ pub(super) fn changes(
     mac: Mac,
 ) -> Result<Vec<Change>, BridgeProblem> {
     let uplink = uplink(wanted, facts, devices)?;
-    let mtu = wanted
-        .mtu
-        .or(uplink.map(|uplink| uplink.mtu))
-        .unwrap_or(DEFAULT_MTU);
-    let mut changes = if wanted.create {
-        ours(wanted, facts, mac, mtu)?
-    } else {
-        existing(wanted, facts)?
-    };
+    let mtu = wanted.mtu.or(uplink.map(|uplink| uplink.mtu)).unwrap_or(DEFAULT_MTU);
+    let mut changes = if wanted.create { ours(wanted, facts, mac, mtu)? } else { existing(wanted, facts)? };
     let port_of = uplink.and_then(|uplink| uplink.controller);
     if uplink.is_some() && (port_of.is_none() || facts.bridge.is_none()) {
         changes.push(Change::AddUplink);
@@ -104,11 +98,7 @@ fn ours(wanted: &WantedBridge, facts: &Facts, mac: Mac, mtu: u32) -> Result<Vec<
         && bridge.up
         && bridge.isolated
         && (bridge.mac, bridge.mtu) == (Some(mac), mtu);
-    Ok(if in_place {
-        Vec::new()
-    } else {
-        vec![Change::Configure { mac, mtu }]
-    })
+    Ok(if in_place { Vec::new() } else { vec![Change::Configure { mac, mtu }] })
 }
 
 /// Somebody else's bridge: it gets ports and nothing else.
@@ -116,14 +106,10 @@ fn existing(wanted: &WantedBridge, facts: &Facts) -> Result<Vec<Change>, BridgeP
     let name = &wanted.name;
     match &facts.bridge {
         Some(bridge) if bridge.is_bridge && bridge.up => Ok(Vec::new()),
-        Some(bridge) if bridge.is_bridge => Err(problem(
-            Reason::BridgeMissing,
-            format!("the bridge {name} is down; set it up on the node"),
-        )),
-        Some(_) => Err(problem(
-            Reason::BridgeMissing,
-            format!("{name} exists on the node but is no bridge"),
-        )),
+        Some(bridge) if bridge.is_bridge => {
+            Err(problem(Reason::BridgeMissing, format!("the bridge {name} is down; set it up on the node")))
+        }
+        Some(_) => Err(problem(Reason::BridgeMissing, format!("{name} exists on the node but is no bridge"))),
         None => {
             let text = format!("the node has no bridge {name}; create it, or set bridge.manage to Create");
             Err(problem(Reason::BridgeMissing, text))
@@ -145,18 +131,12 @@ fn uplink<'a>(
         return Err(problem(Reason::DeviceNotAllowed, text));
     }
     let Some(uplink) = &facts.uplink else {
-        return Err(problem(
-            Reason::ParentMissing,
-            format!("the node has no interface {name}"),
-        ));
+        return Err(problem(Reason::ParentMissing, format!("the node has no interface {name}")));
     };
     usable(uplink, facts)?;
     match wanted.mtu {
         Some(mtu) if mtu > uplink.mtu => {
-            let text = format!(
-                "the MTU {mtu} is larger than {}, that of the uplink {name}",
-                uplink.mtu
-            );
+            let text = format!("the MTU {mtu} is larger than {}, that of the uplink {name}", uplink.mtu);
             Err(problem(Reason::MtuTooLarge, text))
         }
         _ => Ok(Some(uplink)),
@@ -169,10 +149,7 @@ fn uplink<'a>(
 fn usable(uplink: &Device, facts: &Facts) -> Result<(), BridgeProblem> {
     let name = &uplink.name;
     if !uplink.up {
-        return Err(problem(
-            Reason::ParentDown,
-            format!("the uplink {name} is down; set it up on the node"),
-        ));
+        return Err(problem(Reason::ParentDown, format!("the uplink {name} is down; set it up on the node")));
     }
     if uplink.is_loopback || super::kernel::is_ours(uplink.group, name) {
         return Err(problem(Reason::ParentBusy, format!("{name} cannot be an uplink")));
@@ -181,20 +158,16 @@ fn usable(uplink: &Device, facts: &Facts) -> Result<(), BridgeProblem> {
     match uplink.controller {
         Some(controller) if Some(controller) == bridge => Ok(()),
         Some(_) => Err(busy(name, "is already a port of another device")),
-        None if uplink.in_use => Err(busy(
-            name,
-            "carries an IP address or the default route, so the node itself uses it",
-        )),
+        None if uplink.in_use => {
+            Err(busy(name, "carries an IP address or the default route, so the node itself uses it"))
+        }
         None => Ok(()),
     }
 }
 
 /// The uplink is used in another way.
 pub(super) fn busy(uplink: &str, how: &str) -> BridgeProblem {
-    problem(
-        Reason::ParentBusy,
-        format!("the uplink {uplink} {how}; use another device"),
-    )
+    problem(Reason::ParentBusy, format!("the uplink {uplink} {how}; use another device"))
 }
 
 pub(super) fn problem(reason: Reason, message: String) -> BridgeProblem {
@@ -209,12 +182,7 @@ mod tests {
 
     fn wanted(create: bool, uplink: Option<&str>, mtu: Option<u32>) -> WantedBridge {
         let name = "br-blue".parse().unwrap();
-        WantedBridge {
-            name,
-            create,
-            uplink: uplink.map(|uplink| uplink.parse().unwrap()),
-            mtu,
-        }
+        WantedBridge { name, create, uplink: uplink.map(|uplink| uplink.parse().unwrap()), mtu }
     }
 
     fn bridge() -> Device {
@@ -233,13 +201,7 @@ mod tests {
     }
 
     fn eth1() -> Device {
-        Device {
-            index: 3,
-            name: "eth1".into(),
-            mtu: 1500,
-            up: true,
-            ..Device::default()
-        }
+        Device { index: 3, name: "eth1".into(), mtu: 1500, up: true, ..Device::default() }
     }
 
     fn decide(
@@ -261,55 +223,26 @@ mod tests {
         let steps = decide(&wanted(true, Some("eth1"), None), None, Some(jumbo));
         assert_eq!(
             steps,
-            Ok(vec![
-                Change::Create { mac, mtu },
-                Change::Configure { mac, mtu },
-                Change::AddUplink
-            ])
+            Ok(vec![Change::Create { mac, mtu }, Change::Configure { mac, mtu }, Change::AddUplink])
         );
     }
 
     #[test]
     fn a_bridge_in_place_is_left_alone() {
-        let port = Device {
-            controller: Some(7),
-            in_use: true,
-            ..eth1()
-        };
-        assert_eq!(
-            decide(&wanted(true, Some("eth1"), None), Some(bridge()), Some(port)),
-            Ok(vec![])
-        );
-        assert_eq!(
-            decide(&wanted(true, None, Some(1500)), Some(bridge()), None),
-            Ok(vec![])
-        );
+        let port = Device { controller: Some(7), in_use: true, ..eth1() };
+        assert_eq!(decide(&wanted(true, Some("eth1"), None), Some(bridge()), Some(port)), Ok(vec![]));
+        assert_eq!(decide(&wanted(true, None, Some(1500)), Some(bridge()), None), Ok(vec![]));
     }
 
     #[test]
     fn what_changed_on_our_bridge_is_set_again() {
         let configure = Ok(vec![Change::Configure { mac: MAC, mtu: 1500 }]);
         for changed in [
-            Device {
-                up: false,
-                ..bridge()
-            },
-            Device {
-                mtu: 1400,
-                ..bridge()
-            },
-            Device {
-                isolated: false,
-                ..bridge()
-            },
-            Device {
-                alias: None,
-                ..bridge()
-            },
-            Device {
-                mac: Some(Mac([2; 6])),
-                ..bridge()
-            },
+            Device { up: false, ..bridge() },
+            Device { mtu: 1400, ..bridge() },
+            Device { isolated: false, ..bridge() },
+            Device { alias: None, ..bridge() },
+            Device { mac: Some(Mac([2; 6])), ..bridge() },
         ] {
             assert_eq!(decide(&wanted(true, None, None), Some(changed), None), configure);
         }
@@ -319,63 +252,26 @@ mod tests {
     fn an_unmarked_link_of_the_name_is_not_ours() {
         for foreign in [
             Device { group: 0, ..bridge() },
-            Device {
-                alias: Some("mine".into()),
-                ..bridge()
-            },
-            Device {
-                is_bridge: false,
-                ..bridge()
-            },
-            Device {
-                alias: None,
-                mac: Some(Mac([2; 6])),
-                ..bridge()
-            },
+            Device { alias: Some("mine".into()), ..bridge() },
+            Device { is_bridge: false, ..bridge() },
+            Device { alias: None, mac: Some(Mac([2; 6])), ..bridge() },
         ] {
-            assert_eq!(
-                decide(&wanted(true, None, None), Some(foreign), None),
-                Err(Reason::BridgeNameTaken)
-            );
+            assert_eq!(decide(&wanted(true, None, None), Some(foreign), None), Err(Reason::BridgeNameTaken));
         }
     }
 
     #[test]
     fn an_existing_bridge_is_used_and_never_changed() {
-        let theirs = Device {
-            group: 0,
-            alias: None,
-            mtu: 1400,
-            isolated: false,
-            ..bridge()
-        };
+        let theirs = Device { group: 0, alias: None, mtu: 1400, isolated: false, ..bridge() };
+        assert_eq!(decide(&wanted(false, None, Some(1450)), Some(theirs.clone()), None), Ok(vec![]));
         assert_eq!(
-            decide(&wanted(false, None, Some(1450)), Some(theirs.clone()), None),
-            Ok(vec![])
-        );
-        assert_eq!(
-            decide(
-                &wanted(false, Some("eth1"), None),
-                Some(theirs.clone()),
-                Some(eth1())
-            ),
+            decide(&wanted(false, Some("eth1"), None), Some(theirs.clone()), Some(eth1())),
             Ok(vec![Change::AddUplink])
         );
-        for unusable in [
-            None,
-            Some(Device {
-                up: false,
-                ..theirs.clone()
-            }),
-            Some(Device {
-                is_bridge: false,
-                ..theirs
-            }),
-        ] {
-            assert_eq!(
-                decide(&wanted(false, None, None), unusable, None),
-                Err(Reason::BridgeMissing)
-            );
+        for unusable in
+            [None, Some(Device { up: false, ..theirs.clone() }), Some(Device { is_bridge: false, ..theirs })]
+        {
+            assert_eq!(decide(&wanted(false, None, None), unusable, None), Err(Reason::BridgeMissing));
         }
     }
 
@@ -387,24 +283,9 @@ mod tests {
             Err(Reason::DeviceNotAllowed)
         );
         assert_eq!(with(None), Err(Reason::ParentMissing));
-        assert_eq!(
-            with(Some(Device { up: false, ..eth1() })),
-            Err(Reason::ParentDown)
-        );
-        assert_eq!(
-            with(Some(Device {
-                controller: Some(9),
-                ..eth1()
-            })),
-            Err(Reason::ParentBusy)
-        );
-        assert_eq!(
-            with(Some(Device {
-                in_use: true,
-                ..eth1()
-            })),
-            Err(Reason::ParentBusy)
-        );
+        assert_eq!(with(Some(Device { up: false, ..eth1() })), Err(Reason::ParentDown));
+        assert_eq!(with(Some(Device { controller: Some(9), ..eth1() })), Err(Reason::ParentBusy));
+        assert_eq!(with(Some(Device { in_use: true, ..eth1() })), Err(Reason::ParentBusy));
         assert_eq!(with(Some(eth1())), Ok(vec![Change::AddUplink]));
     }
 
@@ -412,18 +293,9 @@ mod tests {
     fn a_bridge_cannot_be_its_own_uplink_even_if_all_devices_are_allowed() {
         let devices = Devices::new(["*".to_owned()]);
         for name in ["br-blue", "lo"] {
-            let facts = Facts {
-                bridge: None,
-                uplink: Some(Device {
-                    name: name.into(),
-                    ..eth1()
-                }),
-            };
+            let facts = Facts { bridge: None, uplink: Some(Device { name: name.into(), ..eth1() }) };
             let refused = changes(&wanted(true, Some(name), None), &facts, &devices, MAC);
-            assert_eq!(
-                refused.map_err(|problem| problem.reason),
-                Err(Reason::DeviceNotAllowed)
-            );
+            assert_eq!(refused.map_err(|problem| problem.reason), Err(Reason::DeviceNotAllowed));
         }
     }
 
@@ -436,14 +308,8 @@ mod tests {
 
     #[test]
     fn an_uplink_of_a_bridge_that_is_gone_is_not_mistaken_for_ours() {
-        let port = Device {
-            controller: Some(7),
-            ..eth1()
-        };
-        assert_eq!(
-            decide(&wanted(true, Some("eth1"), None), None, Some(port)),
-            Err(Reason::ParentBusy)
-        );
+        let port = Device { controller: Some(7), ..eth1() };
+        assert_eq!(decide(&wanted(true, Some("eth1"), None), None, Some(port)), Err(Reason::ParentBusy));
     }
 
     #[test]

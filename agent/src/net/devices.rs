@@ -12,9 +12,7 @@ impl Devices {
 
     /// Whether one of the patterns matches the whole name.
     pub fn allow(&self, name: &str) -> bool {
-        self.0
-            .iter()
-            .any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
+        self.0.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
     }
 }
 
@@ -48,11 +46,7 @@ mod tests {
             ("*", "x", true),
             ("", "x", false),
         ] {
-            assert_eq!(
-                Devices::new([pattern.to_owned()]).allow(name),
-                expected,
-                "{pattern} {name}"
-            );
+            assert_eq!(Devices::new([pattern.to_owned()]).allow(name), expected, "{pattern} {name}");
         }
     }
 

@@ -51,10 +51,7 @@ impl Fake {
     /// An empty node on which devices that match the globs may become uplinks.
     pub fn new(devices: &[&str]) -> Self {
         let devices = Devices::new(devices.iter().map(|glob| (*glob).to_owned()));
-        Self {
-            devices,
-            ..Self::default()
-        }
+        Self { devices, ..Self::default() }
     }
 
     /// A sandbox comes to be: a namespace at this path, with nothing but `lo` in it. Returns its cookie.
@@ -74,12 +71,7 @@ impl Fake {
 
     /// A device of the node, up, that could be an uplink.
     pub fn add_device(&self, name: &str, mtu: u32) {
-        self.world().add_device(Device {
-            name: name.to_owned(),
-            mtu,
-            up: true,
-            ..Device::default()
-        });
+        self.world().add_device(Device { name: name.to_owned(), mtu, up: true, ..Device::default() });
     }
 
     /// Something in the pod changes its links, as a container with `NET_ADMIN` can.
@@ -106,7 +98,7 @@ impl Fake {
     pub fn look(&self, path: &Path) -> Option<Observed> {
         let world = self.world();
         let all: Vec<&str> = world.links.iter().map(|link| link.name.as_str()).collect();
-        Some(world.observe(world.cookie(path)?, &all)?)
+        world.observe(world.cookie(path)?, &all)
     }
 
     /// How many changes were made so far, successful ones only.
@@ -146,11 +138,7 @@ impl Net for Fake {
         self.wait();
         let opened = self.world().open(path);
         let (cookie, nsid) = opened.ok_or_else(|| NetError::NamespaceGone(path.display().to_string()))?;
-        Ok(Namespace {
-            fd: None,
-            cookie,
-            nsid,
-        })
+        Ok(Namespace { fd: None, cookie, nsid })
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
@@ -163,10 +151,7 @@ impl Net for Fake {
         work: &mut (dyn FnMut(&mut dyn Session) + Send),
     ) -> Result<(), NetError> {
         self.wait();
-        work(&mut FakeSession {
-            fake: self,
-            cookie: namespace.cookie,
-        });
+        work(&mut FakeSession { fake: self, cookie: namespace.cookie });
         Ok(())
     }
 
@@ -204,37 +189,20 @@ impl Session for FakeSession<'_> {
 
     fn apply(&mut self, steps: &[Step]) -> Report {
         for (done, step) in steps.iter().enumerate() {
-            let result = if self.fake.fails_now() {
-                Err(Errno::EIO.into())
-            } else {
-                self.step(step)
-            };
+            let result = if self.fake.fails_now() { Err(Errno::EIO.into()) } else { self.step(step) };
             if let Err(error) = result {
-                return Report {
-                    done,
-                    failed: Some((step.clone(), error.during(step))),
-                };
+                return Report { done, failed: Some((step.clone(), error.during(step))) };
             }
         }
-        Report {
-            done: steps.len(),
-            failed: None,
-        }
+        Report { done: steps.len(), failed: None }
     }
 
     fn announce(&mut self, link: &IfName, mac: Mac, addresses: &[Ip]) -> Result<(), NetError> {
         let mut world = self.fake.world();
         if !world.has_link(self.cookie, link.as_str()) {
-            return Err(netns::system(
-                &format!("announce the addresses of {link}"),
-                Errno::ENODEV,
-            ));
+            return Err(netns::system(&format!("announce the addresses of {link}"), Errno::ENODEV));
         }
-        world.announced.push(Announcement {
-            link: link.clone(),
-            mac,
-            addresses: addresses.to_vec(),
-        });
+        world.announced.push(Announcement { link: link.clone(), mac, addresses: addresses.to_vec() });
         Ok(())
     }
 }
@@ -261,12 +229,13 @@ impl From<Errno> for Refused {
 impl Refused {
     fn during(self, step: &Step) -> NetError {
         match self {
-            Self::Errno(errno) => NetError::Netlink {
-                action: step.to_string(),
-                source: errno.into(),
-                text: None,
-            },
+            Self::Errno(errno) => {
+                NetError::Netlink { action: step.to_string(), source: errno.into(), text: None }
+            }
             Self::NotOurs(name) => NetError::NotOurs(name),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

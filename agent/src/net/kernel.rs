@@ -133,31 +133,19 @@ impl Kernel {
 impl Net for Kernel {
     fn open(&self, path: &Path) -> Result<Namespace, NetError> {
         let fd = netns::open(path)?;
-        let nsid = self
-            .with_host(|socket| nsid(socket, &fd))?
-            .map_err(|error| gone_if_no_namespace(error, path))?;
+        let nsid =
+            self.with_host(|socket| nsid(socket, &fd))?.map_err(|error| gone_if_no_namespace(error, path))?;
         let cookie = netns::cookie(&fd)?;
         if cookie == self.own_cookie {
-            return Err(NetError::NotOurs(format!(
-                "{}, the node's own network namespace,",
-                path.display()
-            )));
+            return Err(NetError::NotOurs(format!("{}, the node's own network namespace,", path.display())));
         }
-        Ok(Namespace {
-            fd: Some(fd),
-            cookie,
-            nsid,
-        })
+        Ok(Namespace { fd: Some(fd), cookie, nsid })
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
         let dump = self.with_host(|socket| socket.dump(&request::dump_nsids()))?;
         let messages = dump.map_err(|refusal| refusal.during("list namespace ids"))?;
-        let mut nsids: Vec<_> = messages
-            .into_iter()
-            .filter_map(id)
-            .filter(|id| *id >= 0)
-            .collect();
+        let mut nsids: Vec<_> = messages.into_iter().filter_map(id).filter(|id| *id >= 0).collect();
         nsids.sort_unstable();
         Ok(nsids)
     }
@@ -167,10 +155,8 @@ impl Net for Kernel {
         namespace: &Namespace,
         work: &mut (dyn FnMut(&mut dyn Session) + Send),
     ) -> Result<(), NetError> {
-        let fd = namespace
-            .fd
-            .as_ref()
-            .ok_or_else(|| NetError::NamespaceGone("without a descriptor".into()))?;
+        let fd =
+            namespace.fd.as_ref().ok_or_else(|| NetError::NamespaceGone("without a descriptor".into()))?;
         self.with_host(|host| {
             netns::run(fd.as_fd(), || {
                 let mut session =

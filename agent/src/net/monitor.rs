@@ -51,9 +51,7 @@ impl Monitor {
         reason = "its successor is unsafe: only we can know that the socket owns its descriptor"
     )]
     pub(super) fn new(socket: netlink_sys::Socket) -> Result<Self, NetError> {
-        Ok(Self {
-            socket: AsyncFd::with_interest(socket, Interest::READABLE).map_err(failed)?,
-        })
+        Ok(Self { socket: AsyncFd::with_interest(socket, Interest::READABLE).map_err(failed)? })
     }
 
     /// Sends events until cancelled or nobody listens. When the listener is slow the kernel drops events,
@@ -71,10 +69,8 @@ impl Monitor {
     async fn forward(self, events: mpsc::Sender<HostEvent>) -> Result<(), NetError> {
         loop {
             let mut bytes = Vec::with_capacity(BUFFER);
-            let received = self
-                .socket
-                .async_io(Interest::READABLE, |socket| socket.recv(&mut bytes, 0))
-                .await;
+            let received =
+                self.socket.async_io(Interest::READABLE, |socket| socket.recv(&mut bytes, 0)).await;
             let news = match received {
                 Ok(_) => read(&bytes),
                 Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => vec![HostEvent::Lost],
@@ -90,10 +86,7 @@ impl Monitor {
 }
 
 fn failed(source: io::Error) -> NetError {
-    NetError::System {
-        action: "watch the node's links".into(),
-        source,
-    }
+    NetError::System { action: "watch the node's links".into(), source }
 }
 
 /// The events in what was received. What cannot be read may have been one about us.
@@ -132,11 +125,7 @@ fn event(message: &RouteNetlinkMessage) -> Option<HostEvent> {
     let name = name?;
     // Messages of the bridge family carry no group: there the name has to do. It is only an event.
     let group = group.unwrap_or(fairlead_crds::names::LINK_GROUP);
-    Some(if is_ours(group, &name) {
-        HostEvent::Link { name, deleted }
-    } else {
-        HostEvent::Other { name }
-    })
+    Some(if is_ours(group, &name) { HostEvent::Link { name, deleted } } else { HostEvent::Other { name } })
 }
 
 #[cfg(test)]
@@ -157,22 +146,9 @@ mod tests {
     fn a_port_that_leaves_its_bridge_is_not_deleted() {
         let name = fairlead_crds::names::host_link("u", "net1");
         let left = RouteNetlinkMessage::DelLink(link(AddressFamily::Bridge, &name, None));
-        assert_eq!(
-            event(&left),
-            Some(HostEvent::Link {
-                name: name.clone(),
-                deleted: false
-            })
-        );
-        let gone = link(
-            AddressFamily::Unspec,
-            &name,
-            Some(fairlead_crds::names::LINK_GROUP),
-        );
-        assert_eq!(
-            event(&RouteNetlinkMessage::DelLink(gone)),
-            Some(HostEvent::Link { name, deleted: true })
-        );
+        assert_eq!(event(&left), Some(HostEvent::Link { name: name.clone(), deleted: false }));
+        let gone = link(AddressFamily::Unspec, &name, Some(fairlead_crds::names::LINK_GROUP));
+        assert_eq!(event(&RouteNetlinkMessage::DelLink(gone)), Some(HostEvent::Link { name, deleted: true }));
     }
 
     #[test]

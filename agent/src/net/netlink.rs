@@ -78,11 +78,7 @@ pub struct Refusal {
 impl Refusal {
     /// The error, with what was attempted.
     pub fn during(self, action: impl Into<String>) -> NetError {
-        NetError::Netlink {
-            action: action.into(),
-            source: self.source,
-            text: self.text,
-        }
+        NetError::Netlink { action: action.into(), source: self.source, text: self.text }
     }
 
     /// Whether the kernel gave this error number.
@@ -115,18 +111,9 @@ impl Socket {
     /// # Errors
     /// If the kernel makes no socket.
     pub fn open(counters: Arc<Counters>, deadline: Duration) -> Result<Self, NetError> {
-        let inner = open_socket(deadline).map_err(|source| NetError::System {
-            action: "open a netlink socket".into(),
-            source,
-        })?;
-        Ok(Self {
-            inner,
-            sequence: 0,
-            deadline,
-            counters,
-            buffer: Vec::new(),
-            broken: false,
-        })
+        let inner = open_socket(deadline)
+            .map_err(|source| NetError::System { action: "open a netlink socket".into(), source })?;
+        Ok(Self { inner, sequence: 0, deadline, counters, buffer: Vec::new(), broken: false })
     }
 
     /// Whether the socket can be used for another request.
@@ -230,10 +217,8 @@ fn open_socket(deadline: Duration) -> io::Result<netlink_sys::Socket> {
     socket.set_ext_ack(true)?;
     socket.set_cap_ack(true)?;
     socket.set_netlink_get_strict_chk(true)?;
-    let timeout = TimeVal::new(
-        i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX),
-        deadline.subsec_micros().into(),
-    );
+    let timeout =
+        TimeVal::new(i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX), deadline.subsec_micros().into());
     setsockopt(&socket, sockopt::ReceiveTimeout, &timeout)?;
     Ok(socket)
 }
@@ -266,8 +251,7 @@ impl Answer {
             NLMSG_ERROR => acknowledged(frame.payload(), frame.flags()).map(|()| true),
             NLMSG_DONE => done(frame.payload()).map(|()| true),
             kind => {
-                self.messages
-                    .extend(RouteNetlinkMessage::parse_with_param(frame.payload(), kind).ok());
+                self.messages.extend(RouteNetlinkMessage::parse_with_param(frame.payload(), kind).ok());
                 Ok(false)
             }
         }
@@ -279,10 +263,7 @@ fn acknowledged(payload: &[u8], flags: u16) -> Result<(), Refusal> {
         0 => Ok(()),
         code => {
             let text = error_text(payload.get(4..).unwrap_or_default(), flags);
-            Err(Refusal {
-                source: io::Error::from_raw_os_error(code.saturating_neg()),
-                text,
-            })
+            Err(Refusal { source: io::Error::from_raw_os_error(code.saturating_neg()), text })
         }
     }
 }
@@ -306,18 +287,10 @@ fn error_text(echoed: &[u8], flags: u16) -> Option<String> {
         return None;
     }
     let request = u32::from_ne_bytes(echoed.get(..4)?.try_into().ok()?);
-    let skip = if flags & NLM_F_CAPPED == 0 {
-        usize::try_from(request).ok()?
-    } else {
-        HEADER
-    };
+    let skip = if flags & NLM_F_CAPPED == 0 { usize::try_from(request).ok()? } else { HEADER };
     let attributes = echoed.get(skip.next_multiple_of(4)..)?;
-    let text = NlasIterator::new(attributes)
-        .flatten()
-        .find(|nla| nla.kind() == ERROR_TEXT)?;
-    let text = String::from_utf8_lossy(text.value())
-        .trim_end_matches('\0')
-        .to_owned();
+    let text = NlasIterator::new(attributes).flatten().find(|nla| nla.kind() == ERROR_TEXT)?;
+    let text = String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned();
     Some(text).filter(|text| !text.is_empty())
 }
 
@@ -367,10 +340,9 @@ mod tests {
     #[test]
     fn the_kernels_own_words_come_with_the_error() {
         let request = message(16, 5, 7, &[1; 20]);
-        for (echoed, flags) in [
-            (&request[..HEADER], NLM_F_CAPPED | NLM_F_ACK_TLVS),
-            (&request[..], NLM_F_ACK_TLVS),
-        ] {
+        for (echoed, flags) in
+            [(&request[..HEADER], NLM_F_CAPPED | NLM_F_ACK_TLVS), (&request[..], NLM_F_ACK_TLVS)]
+        {
             let bytes = refusal(echoed, flags, "mtu less than device minimum");
             let error = Answer::default().add(&bytes, 7).unwrap_err();
             assert_eq!(error.source.raw_os_error(), Some(22));
@@ -380,9 +352,8 @@ mod tests {
 
     #[test]
     fn an_error_without_words_has_none() {
-        let error = Answer::default()
-            .add(&refusal(&[0; HEADER], NLM_F_CAPPED, "not announced"), 7)
-            .unwrap_err();
+        let error =
+            Answer::default().add(&refusal(&[0; HEADER], NLM_F_CAPPED, "not announced"), 7).unwrap_err();
         assert_eq!(error.text, None);
     }
 
@@ -390,42 +361,23 @@ mod tests {
     fn an_acknowledgement_ends_the_answer() {
         let mut payload = 0_i32.to_ne_bytes().to_vec();
         payload.extend([0; HEADER]);
-        assert!(
-            Answer::default()
-                .add(&message(NLMSG_ERROR, 0, 7, &payload), 7)
-                .unwrap()
-        );
+        assert!(Answer::default().add(&message(NLMSG_ERROR, 0, 7, &payload), 7).unwrap());
     }
 
     #[test]
     fn a_late_answer_to_another_request_is_passed_over() {
         let mut payload = (-1_i32).to_ne_bytes().to_vec();
         payload.extend([0; HEADER]);
-        assert!(
-            !Answer::default()
-                .add(&message(NLMSG_ERROR, 0, 6, &payload), 7)
-                .unwrap()
-        );
+        assert!(!Answer::default().add(&message(NLMSG_ERROR, 0, 6, &payload), 7).unwrap());
     }
 
     #[test]
     fn a_dump_says_that_it_was_overtaken_or_failed() {
         let mut answer = Answer::default();
-        assert!(
-            answer
-                .add(&message(NLMSG_DONE, NLM_F_DUMP_INTR, 7, &0_i32.to_ne_bytes()), 7)
-                .unwrap()
-        );
+        assert!(answer.add(&message(NLMSG_DONE, NLM_F_DUMP_INTR, 7, &0_i32.to_ne_bytes()), 7).unwrap());
         assert!(answer.interrupted);
         let failed = message(NLMSG_DONE, 0, 7, &(-22_i32).to_ne_bytes());
-        assert_eq!(
-            Answer::default()
-                .add(&failed, 7)
-                .unwrap_err()
-                .source
-                .raw_os_error(),
-            Some(22)
-        );
+        assert_eq!(Answer::default().add(&failed, 7).unwrap_err().source.raw_os_error(), Some(22));
     }
 
     #[test]

@@ -25,13 +25,7 @@ const SO_NETNS_COOKIE: libc::c_int = 71;
 #[derive(Clone, Copy, Debug)]
 struct NetnsCookie;
 
-nix::getsockopt_impl!(
-    NetnsCookie,
-    libc::SOL_SOCKET,
-    SO_NETNS_COOKIE,
-    u64,
-    sockopt::GetStruct<u64>
-);
+nix::getsockopt_impl!(NetnsCookie, libc::SOL_SOCKET, SO_NETNS_COOKIE, u64, sockopt::GetStruct<u64>);
 
 /// Opens a namespace's file. That it is a network namespace is only seen when it is used.
 ///
@@ -43,10 +37,9 @@ pub fn open(path: &Path) -> Result<OwnedFd, NetError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(NetError::NamespaceGone(path.display().to_string()))
         }
-        Err(source) => Err(NetError::System {
-            action: format!("open the namespace {}", path.display()),
-            source,
-        }),
+        Err(source) => {
+            Err(NetError::System { action: format!("open the namespace {}", path.display()), source })
+        }
     }
 }
 
@@ -78,16 +71,9 @@ pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetErro
 
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetError> {
     thread::scope(|scope| {
-        let thread = thread::Builder::new()
-            .name("netns".into())
-            .spawn_scoped(scope, work);
-        let thread = thread.map_err(|source| NetError::System {
-            action: "start a thread".into(),
-            source,
-        })?;
-        Ok(thread
-            .join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        let thread = thread::Builder::new().name("netns".into()).spawn_scoped(scope, work);
+        let thread = thread.map_err(|source| NetError::System { action: "start a thread".into(), source })?;
+        Ok(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })
 }
 
@@ -96,12 +82,7 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetError> 
 /// # Errors
 /// `ENOPROTOOPT` on a kernel older than 5.14.
 pub fn own_cookie() -> Result<u64, NetError> {
-    let probe = socket(
-        AddressFamily::Unix,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    );
+    let probe = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
     probe
         .and_then(|probe| getsockopt(&probe, NetnsCookie))
         .map_err(|errno| system("read the namespace's cookie (Linux 5.14 or later)", errno))
@@ -120,16 +101,11 @@ pub fn cookie(namespace: &impl AsFd) -> Result<u64, NetError> {
 /// # Errors
 /// If /proc is not there.
 pub fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 pub(super) fn system(action: &str, errno: Errno) -> NetError {
-    NetError::System {
-        action: action.to_owned(),
-        source: errno.into(),
-    }
+    NetError::System { action: action.to_owned(), source: errno.into() }
 }
 
 #[cfg(test)]
@@ -138,10 +114,7 @@ mod tests {
 
     #[test]
     fn a_path_that_does_not_exist_is_a_namespace_that_is_gone() {
-        assert!(matches!(
-            open(Path::new("/run/netns/no such")),
-            Err(NetError::NamespaceGone(_))
-        ));
+        assert!(matches!(open(Path::new("/run/netns/no such")), Err(NetError::NamespaceGone(_))));
     }
 
     #[test]

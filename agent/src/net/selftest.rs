@@ -21,16 +21,8 @@ pub fn run(sysctl_root: &Path, namespaces: &Path) -> Vec<String> {
     let mut missing = missing_capabilities(&status);
     // What follows would only repeat it in worse words.
     if missing.is_empty() {
-        missing.extend(
-            enter_own()
-                .err()
-                .map(|error| format!("{error}: a seccomp profile may forbid setns")),
-        );
-        missing.extend(
-            netns::own_cookie()
-                .err()
-                .map(|error| format!("{error}: this kernel is too old")),
-        );
+        missing.extend(enter_own().err().map(|error| format!("{error}: a seccomp profile may forbid setns")));
+        missing.extend(netns::own_cookie().err().map(|error| format!("{error}: this kernel is too old")));
         missing.extend(probe::run(sysctl_root));
     }
     if let Err(error) = fs::read_dir(namespaces) {

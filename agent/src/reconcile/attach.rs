@@ -251,8 +251,9 @@ impl Agent {
             self.tell_repair(pod, what.clone()).await;
         }
         if brought.marked {
+            let elapsed_ms = seen.elapsed().as_secs_f64() * 1000.0;
             self.metrics.attached(seen.elapsed());
-            info!(sandbox = %sandbox.id, interfaces = brought.up.len(), elapsed = ?seen.elapsed(), "attached");
+            info!(sandbox = %sandbox.id, interfaces = brought.up.len(), elapsed_ms, "attached");
         }
         let up: Vec<Attached> =
             described.into_iter().filter(|one| brought.up.contains(&one.attachment.interface)).collect();

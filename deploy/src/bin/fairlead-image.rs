@@ -27,19 +27,8 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
-    let Args {
-        output,
-        name,
-        tag,
-        profile,
-    } = Args::parse();
-    let built = image::build_image(&Options {
-        output: output.clone(),
-        name,
-        tag,
-        profile,
-        progress: true,
-    })?;
+    let Args { output, name, tag, profile } = Args::parse();
+    let built = image::build_image(&Options { output: output.clone(), name, tag, profile, progress: true })?;
     let mut out = io::stdout().lock();
     for binary in &built.binaries {
         writeln!(out, "{:>10}  /{}", binary.size, binary.name)?;

@@ -1,16 +1,12 @@
 //! `kubectl fairlead`: installs and uninstalls fairlead.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use fairlead_crds::names;
 use fairlead_deploy::{
-    cluster::Cluster,
-    install, manifests,
-    manifests::Choices,
-    progress::Progress,
-    uninstall,
+    cluster::Cluster, install, manifests, manifests::Choices, progress::Progress, uninstall,
 };
 
 /// Installs and uninstalls fairlead, the pod network agent.
@@ -65,8 +61,18 @@ enum Command {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let Arguments { command, access } = Arguments::parse();
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let Arguments { command, access } = arguments;
     let timeout = Duration::from_secs(access.timeout);
     let connect = || Cluster::connect(access.kubeconfig.as_deref(), access.context.as_deref());
     match command {

@@ -50,15 +50,9 @@ impl Platform {
         let output = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
             .arg("-vV")
             .output()
-            .map_err(|source| ImageError::Start {
-                program: "rustc".to_owned(),
-                source,
-            })?;
+            .map_err(|source| ImageError::Start { program: "rustc".to_owned(), source })?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let triple = text
-            .lines()
-            .find_map(|line| line.strip_prefix("host: "))
-            .ok_or(ImageError::NoHost)?;
+        let triple = text.lines().find_map(|line| line.strip_prefix("host: ")).ok_or(ImageError::NoHost)?;
         Self::of(triple)
     }
 
@@ -68,10 +62,7 @@ impl Platform {
             Some(("aarch64", system)) if system.contains("-linux-") => "arm64",
             _ => return Err(ImageError::Host(triple.to_owned())),
         };
-        Ok(Self {
-            triple: triple.to_owned(),
-            architecture,
-        })
+        Ok(Self { triple: triple.to_owned(), architecture })
     }
 
     /// As images spell it.
@@ -84,10 +75,7 @@ impl Platform {
 pub fn build(workspace: &Path, profile: &str, progress: bool) -> Result<(Platform, Vec<Binary>), ImageError> {
     let platform = Platform::host()?;
     let mut cargo = command(workspace, profile, &platform.triple);
-    let start = |source| ImageError::Start {
-        program: "cargo".to_owned(),
-        source,
-    };
+    let start = |source| ImageError::Start { program: "cargo".to_owned(), source };
     let child = if progress {
         cargo.stderr(Stdio::inherit()).spawn()
     } else {
@@ -101,9 +89,7 @@ pub fn build(workspace: &Path, profile: &str, progress: bool) -> Result<(Platfor
 /// With a `--target` of its own, the flags do not reach build scripts and procedural macros.
 fn command(workspace: &Path, profile: &str, triple: &str) -> Command {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(workspace)
-        .args(["build", "--locked", "--profile", profile, "--target", triple]);
+    cargo.current_dir(workspace).args(["build", "--locked", "--profile", profile, "--target", triple]);
     for (package, binary) in BINARIES {
         cargo.args(["--package", package, "--bin", binary]);
     }
@@ -120,36 +106,21 @@ fn command(workspace: &Path, profile: &str, triple: &str) -> Command {
 }
 
 fn describes_a_package(variable: &OsStr) -> bool {
-    let prefixes = [
-        "CARGO_PKG_",
-        "CARGO_MANIFEST_",
-        "CARGO_BIN_",
-        "CARGO_CRATE_",
-        "CARGO_PRIMARY_",
-        "OUT_DIR",
-    ];
-    prefixes
-        .iter()
-        .any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes()))
+    let prefixes =
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_", "OUT_DIR"];
+    prefixes.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
 fn flags(workspace: &Path) -> Vec<String> {
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let remapped = [
-        (Some(workspace.to_owned()), "/fairlead"),
-        (cargo_home, "/cargo"),
-        (target, "/fairlead/target"),
-    ];
+    let remapped =
+        [(Some(workspace.to_owned()), "/fairlead"), (cargo_home, "/cargo"), (target, "/fairlead/target")];
     let remaps = remapped
         .into_iter()
         .filter_map(|(from, to)| Some(format!("--remap-path-prefix={}={to}", from?.display())));
-    STATIC_FLAGS
-        .iter()
-        .map(ToString::to_string)
-        .chain(remaps)
-        .collect()
+    STATIC_FLAGS.iter().map(ToString::to_string).chain(remaps).collect()
 }
 
 #[derive(Deserialize)]
@@ -160,33 +131,17 @@ struct Message {
 /// Waits for cargo; the programs that it built or found fresh.
 fn finish(mut child: Child) -> Result<Vec<PathBuf>, ImageError> {
     let stderr = child.stderr.take();
-    let errors = thread::spawn(move || {
-        stderr
-            .map(|from| last_lines(BufReader::new(from)))
-            .unwrap_or_default()
-    });
-    let built = child
-        .stdout
-        .take()
-        .map(|from| executables(BufReader::new(from)))
-        .unwrap_or_default();
-    let status = child.wait().map_err(|source| ImageError::Start {
-        program: "cargo".to_owned(),
-        source,
-    })?;
+    let errors =
+        thread::spawn(move || stderr.map(|from| last_lines(BufReader::new(from))).unwrap_or_default());
+    let built = child.stdout.take().map(|from| executables(BufReader::new(from))).unwrap_or_default();
+    let status = child.wait().map_err(|source| ImageError::Start { program: "cargo".to_owned(), source })?;
     let errors = errors.join().unwrap_or_default();
-    if status.success() {
-        Ok(built)
-    } else {
-        Err(ImageError::Cargo(errors))
-    }
+    if status.success() { Ok(built) } else { Err(ImageError::Cargo(errors)) }
 }
 
 fn executables(messages: impl BufRead) -> Vec<PathBuf> {
     let lines = messages.lines().map_while(Result::ok);
-    lines
-        .filter_map(|line| serde_json::from_str::<Message>(&line).ok()?.executable)
-        .collect()
+    lines.filter_map(|line| serde_json::from_str::<Message>(&line).ok()?.executable).collect()
 }
 
 fn last_lines(text: impl BufRead) -> String {
@@ -195,26 +150,15 @@ fn last_lines(text: impl BufRead) -> String {
 }
 
 fn find(built: &[PathBuf], name: &'static str) -> Result<Binary, ImageError> {
-    let path = built
-        .iter()
-        .find(|path| path.ends_with(name))
-        .ok_or(ImageError::NoBinary(name))?;
+    let path = built.iter().find(|path| path.ends_with(name)).ok_or(ImageError::NoBinary(name))?;
     let content = read(path)?;
     elf::check_static(&content).map_err(|error| ImageError::NotStatic(name, error))?;
-    Ok(Binary {
-        name,
-        path: path.clone(),
-        size: content.len(),
-    })
+    Ok(Binary { name, path: path.clone(), size: content.len() })
 }
 
 /// The content of a built program.
 pub fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
-    fs::read(path).map_err(|source| ImageError::File {
-        action: "read",
-        path: path.to_owned(),
-        source,
-    })
+    fs::read(path).map_err(|source| ImageError::File { action: "read", path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -223,14 +167,8 @@ mod tests {
 
     #[test]
     fn only_the_two_kinds_of_machine_are_taken() {
-        assert_eq!(
-            Platform::of("x86_64-unknown-linux-gnu").unwrap().architecture(),
-            "amd64"
-        );
-        assert_eq!(
-            Platform::of("aarch64-unknown-linux-gnu").unwrap().architecture(),
-            "arm64"
-        );
+        assert_eq!(Platform::of("x86_64-unknown-linux-gnu").unwrap().architecture(), "amd64");
+        assert_eq!(Platform::of("aarch64-unknown-linux-gnu").unwrap().architecture(), "arm64");
         for other in ["aarch64-apple-darwin", "riscv64gc-unknown-linux-gnu", "x86_64"] {
             assert!(matches!(Platform::of(other), Err(ImageError::Host(_))), "{other}");
         }
@@ -245,29 +183,20 @@ mod tests {
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        assert_eq!(
-            executables(said.as_bytes()),
-            [PathBuf::from("/t/release/fairlead-gate")]
-        );
+        assert_eq!(executables(said.as_bytes()), [PathBuf::from("/t/release/fairlead-gate")]);
     }
 
     #[test]
     fn a_program_that_cargo_did_not_build_is_named() {
         let built = [PathBuf::from("/t/release/fairlead-gate-extra")];
-        assert!(matches!(
-            find(&built, "fairlead-gate"),
-            Err(ImageError::NoBinary("fairlead-gate"))
-        ));
+        assert!(matches!(find(&built, "fairlead-gate"), Err(ImageError::NoBinary("fairlead-gate"))));
     }
 
     #[test]
     fn no_path_of_this_machine_stays_in_a_program() {
         let flags = flags(Path::new("/some/where")).join(" ");
         assert!(flags.starts_with("-C target-feature=+crt-static "), "{flags}");
-        assert!(
-            flags.contains("--remap-path-prefix=/some/where=/fairlead"),
-            "{flags}"
-        );
+        assert!(flags.contains("--remap-path-prefix=/some/where=/fairlead"), "{flags}");
     }
 
     #[test]
@@ -280,10 +209,7 @@ mod tests {
         }
         let removed = command(Path::new("/x"), "release", "t");
         let removed: Vec<_> = removed.get_envs().filter(|(_, value)| value.is_none()).collect();
-        assert!(
-            removed.contains(&(OsStr::new("CARGO_MANIFEST_DIR"), None)),
-            "{removed:?}"
-        );
+        assert!(removed.contains(&(OsStr::new("CARGO_MANIFEST_DIR"), None)), "{removed:?}");
     }
 
     #[test]

@@ -47,9 +47,7 @@ fn interpreted(file: &[u8]) -> Option<bool> {
         .chunks(size.max(1))
         .map(|header| Some(u32::from_le_bytes(header.get(..4)?.try_into().ok()?)))
         .collect();
-    kinds
-        .filter(|kinds| !kinds.is_empty())
-        .map(|kinds| kinds.contains(&PT_INTERP))
+    kinds.filter(|kinds| !kinds.is_empty()).map(|kinds| kinds.contains(&PT_INTERP))
 }
 
 #[cfg(test)]

@@ -26,12 +26,7 @@ impl Layer {
     }
 
     pub fn symlink(&mut self, path: &str, target: &str) {
-        self.put(
-            path,
-            Entry::Symlink {
-                target: target.to_owned(),
-            },
-        );
+        self.put(path, Entry::Symlink { target: target.to_owned() });
     }
 
     fn put(&mut self, path: &str, entry: Entry) {
@@ -55,11 +50,9 @@ impl Layer {
 
 fn append(tar: &mut Builder<Vec<u8>>, path: &str, entry: &Entry) -> io::Result<()> {
     match entry {
-        Entry::Directory { mode } => tar.append_data(
-            &mut header(EntryType::Directory, *mode, 0),
-            format!("{path}/"),
-            io::empty(),
-        ),
+        Entry::Directory { mode } => {
+            tar.append_data(&mut header(EntryType::Directory, *mode, 0), format!("{path}/"), io::empty())
+        }
         Entry::File { mode, content } => append_file(tar, path, *mode, content),
         Entry::Symlink { target } => tar.append_link(&mut header(EntryType::Symlink, 0o777, 0), path, target),
     }
@@ -106,34 +99,15 @@ mod tests {
             let mut content = String::new();
             entry.read_to_string(&mut content).unwrap();
             let header = entry.header();
-            assert_eq!(
-                (
-                    header.mtime().unwrap(),
-                    header.uid().unwrap(),
-                    header.gid().unwrap()
-                ),
-                (0, 0, 0)
-            );
-            let link = entry
-                .link_name()
-                .unwrap()
-                .map(|l| l.display().to_string())
-                .unwrap_or_default();
+            assert_eq!((header.mtime().unwrap(), header.uid().unwrap(), header.gid().unwrap()), (0, 0, 0));
+            let link = entry.link_name().unwrap().map(|l| l.display().to_string()).unwrap_or_default();
             seen.push(format!(
                 "{} {:o} {link}{content}",
                 entry.path().unwrap().display(),
                 header.mode().unwrap()
             ));
         }
-        assert_eq!(
-            seen,
-            [
-                "bin/ 755 ",
-                "bin/busybox 755 program",
-                "bin/sh 777 busybox",
-                "tmp/ 1777 "
-            ]
-        );
+        assert_eq!(seen, ["bin/ 755 ", "bin/busybox 755 program", "bin/sh 777 busybox", "tmp/ 1777 "]);
     }
 
     #[test]

@@ -141,11 +141,7 @@ impl Image {
     pub fn pack(&self) -> io::Result<Packed> {
         let tar = self.layer.tar()?;
         let diff_id = digest(&tar);
-        let (media_type, content) = if self.gzip {
-            (LAYER_GZIP, gzip(&tar)?)
-        } else {
-            (LAYER, tar)
-        };
+        let (media_type, content) = if self.gzip { (LAYER_GZIP, gzip(&tar)?) } else { (LAYER, tar) };
         let layer = Blob::new(media_type, content);
         let config = Blob::json(CONFIG, &self.config(&diff_id))?;
         let manifest = Blob::json(
@@ -162,10 +158,7 @@ impl Image {
             media_type: INDEX,
             manifests: [Named {
                 manifest: manifest.descriptor(),
-                platform: Platform {
-                    architecture: &self.architecture,
-                    os: "linux",
-                },
+                platform: Platform { architecture: &self.architecture, os: "linux" },
                 annotations: BTreeMap::from([
                     // The first is containerd's, the second is everyone's.
                     ("io.containerd.image.name", self.reference.as_str()),
@@ -184,14 +177,8 @@ impl Image {
             architecture: &self.architecture,
             os: "linux",
             config: &self.process,
-            rootfs: RootFs {
-                r#type: "layers",
-                diff_ids: [diff_id],
-            },
-            history: [History {
-                created: EPOCH,
-                created_by: "fairlead-image",
-            }],
+            rootfs: RootFs { r#type: "layers", diff_ids: [diff_id] },
+            history: [History { created: EPOCH, created_by: "fairlead-image" }],
         }
     }
 }
@@ -266,11 +253,7 @@ struct Blob {
 
 impl Blob {
     fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        Self {
-            media_type,
-            digest: digest(&content),
-            content,
-        }
+        Self { media_type, digest: digest(&content), content }
     }
 
     fn json(media_type: &'static str, value: &impl Serialize) -> io::Result<Self> {
@@ -278,11 +261,7 @@ impl Blob {
     }
 
     fn descriptor(&self) -> Descriptor<'_> {
-        Descriptor {
-            media_type: self.media_type,
-            digest: &self.digest,
-            size: self.content.len(),
-        }
+        Descriptor { media_type: self.media_type, digest: &self.digest, size: self.content.len() }
     }
 }
 
@@ -295,29 +274,20 @@ fn archive(index: &[u8], mut blobs: [Blob; 3]) -> io::Result<Vec<u8>> {
         layer::append_file(&mut tar, &path, 0o644, &blob.content)?;
     }
     layer::append_file(&mut tar, "index.json", 0o644, index)?;
-    layer::append_file(
-        &mut tar,
-        "oci-layout",
-        0o644,
-        br#"{"imageLayoutVersion":"1.0.0"}"#,
-    )?;
+    layer::append_file(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
     tar.into_inner()
 }
 
 fn gzip(content: &[u8]) -> io::Result<Vec<u8>> {
     // 255: unknown system, so that the header is the same everywhere.
-    let mut gzip = GzBuilder::new()
-        .mtime(0)
-        .operating_system(255)
-        .write(Vec::new(), Compression::default());
+    let mut gzip = GzBuilder::new().mtime(0).operating_system(255).write(Vec::new(), Compression::default());
     gzip.write_all(content)?;
     gzip.finish()
 }
 
 fn digest(content: &[u8]) -> String {
     let hash = Sha256::digest(content);
-    hash.iter()
-        .fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    hash.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

@@ -62,7 +62,8 @@ pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
     let mut held = Vec::new();
     for (kind, finalizer) in HELD {
         let objects = cluster.list(names::GROUP, names::API_VERSION, kind, None).await?;
-        let ours = objects.into_iter().filter(|object| object.finalizers().iter().any(|name| name == finalizer));
+        let ours =
+            objects.into_iter().filter(|object| object.finalizers().iter().any(|name| name == finalizer));
         held.extend(ours.map(|object| Held { kind, finalizer, object }));
     }
     let nodes: Api<Node> = Api::all(cluster.client());
@@ -77,27 +78,34 @@ pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
 /// When something is still left after the time-out.
 pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> Result<()> {
     let step = progress.step("finalizers, taints and resources removed");
-    until(options.timeout, "what is left to go", |missing| step.detail(missing), || async {
-        let found = find(cluster, options).await?;
-        for held in &found.held {
-            drop_finalizer(cluster, held).await?;
-        }
-        for node in &found.nodes {
-            clean_node(cluster, node, &options.taint_prefix).await?;
-        }
-        Ok((!found.is_empty()).then(|| found.sentence()))
-    })
+    until(
+        options.timeout,
+        "what is left to go",
+        |missing| step.detail(missing),
+        || async {
+            let found = find(cluster, options).await?;
+            for held in &found.held {
+                drop_finalizer(cluster, held).await?;
+            }
+            for node in &found.nodes {
+                clean_node(cluster, node, &options.taint_prefix).await?;
+            }
+            Ok((!found.is_empty()).then(|| found.sentence()))
+        },
+    )
     .await?;
     step.done();
     Ok(())
 }
 
 async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
-    let Some(index) = held.object.finalizers().iter().position(|name| name == held.finalizer) else { return Ok(()) };
-    let path = format!("/metadata/finalizers/{index}");
+    let Some(index) = held.object.finalizers().iter().position(|name| name == held.finalizer) else {
+        return Ok(());
+    };
+    let place = format!("/metadata/finalizers/{index}");
     let patch = json!([
-        { "op": "test", "path": path, "value": held.finalizer },
-        { "op": "remove", "path": path },
+        { "op": "test", "path": place, "value": held.finalizer },
+        { "op": "remove", "path": place },
     ]);
     let api = cluster.api(&json!({
         "apiVersion": format!("{}/{}", names::GROUP, names::API_VERSION),
@@ -112,7 +120,8 @@ async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
 
 async fn clean_node(cluster: &Cluster, node: &Node, taint_prefix: &str) -> Result<()> {
     let (nodes, name): (Api<Node>, _) = (Api::all(cluster.client()), node.name_any());
-    let removals: Vec<Value> = resources(node).into_iter().map(|path| json!({ "op": "remove", "path": path })).collect();
+    let removals: Vec<Value> =
+        resources(node).into_iter().map(|path| json!({ "op": "remove", "path": path })).collect();
     if !removals.is_empty() {
         nodes.patch_status(&name, &PatchParams::default(), &json_patch(json!(removals))?).await?;
     }
@@ -132,7 +141,8 @@ async fn clean_node(cluster: &Cluster, node: &Node, taint_prefix: &str) -> Resul
 fn resources(node: &Node) -> Vec<String> {
     let Some(status) = &node.status else { return Vec::new() };
     let lists = [("capacity", &status.capacity), ("allocatable", &status.allocatable)];
-    let keys = lists.into_iter().flat_map(|(field, list)| list.iter().flatten().map(move |(key, _)| (field, key)));
+    let keys =
+        lists.into_iter().flat_map(|(field, list)| list.iter().flatten().map(move |(key, _)| (field, key)));
     keys.filter(|(_, key)| key.starts_with(names::RESOURCE_PREFIX))
         .map(|(field, key)| format!("/status/{field}/{}", key.replace('/', "~1")))
         .collect()

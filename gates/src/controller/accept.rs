@@ -12,12 +12,16 @@ pub type Refusal = (Reason, String);
 pub fn unsupported(spec: &NetworkSpec) -> Option<Refusal> {
     let driver = spec.driver();
     if driver != "bridge" {
-        return Some((Reason::DriverNotYetSupported, format!("this version does not have the driver {driver}")));
+        return Some((
+            Reason::DriverNotYetSupported,
+            format!("this version does not have the driver {driver}"),
+        ));
     }
     if spec.hold == Hold::Nri {
         return Some((Reason::HoldNotYetSupported, "this version does not have hold: Nri".to_owned()));
     }
-    let field = fields(spec).into_iter().find_map(|(set, path)| set.then_some(path)).or_else(|| reserved(spec))?;
+    let field =
+        fields(spec).into_iter().find_map(|(set, path)| set.then_some(path)).or_else(|| reserved(spec))?;
     Some((Reason::FieldNotYetSupported, format!("this version does not have spec.{field}")))
 }
 
@@ -32,7 +36,7 @@ fn fields(spec: &NetworkSpec) -> [(bool, String); 8] {
         (bridge(|b| b.anti_spoof), "bridge.antiSpoof"),
         (spec.allow_static, "allowStatic"),
         (ipam(|i| i.identity != Identity::None), "ipam.identity"),
-        (ipam(|i| i.probe != "Off"), "ipam.probe"),
+        (ipam(|i| i.probe != "None"), "ipam.probe"),
     ]
     .map(|(set, path)| (set, path.to_owned()))
 }
@@ -62,7 +66,11 @@ mod tests {
 
     #[test]
     fn a_plain_bridge_network_is_supported() {
-        for edit in [json!({}), json!({ "hold": "Gate" }), json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } })] {
+        for edit in [
+            json!({}),
+            json!({ "hold": "Gate" }),
+            json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } }),
+        ] {
             assert_eq!(check(&edit), None, "{edit}");
         }
     }
@@ -84,15 +92,24 @@ mod tests {
     #[test]
     fn every_field_that_is_not_built_is_refused_by_its_path() {
         for (edit, path) in [
-            (json!({ "bridge": { "uplink": { "none": null, "vxlan": { "id": 7 } } } }), "spec.bridge.uplink.vxlan"),
-            (json!({ "bridge": { "uplink": { "none": null, "interface": "eth1", "vlan": 7 } } }), "spec.bridge.uplink.vlan"),
+            (
+                json!({ "bridge": { "uplink": { "none": null, "vxlan": { "id": 7 } } } }),
+                "spec.bridge.uplink.vxlan",
+            ),
+            (
+                json!({ "bridge": { "uplink": { "none": null, "interface": "eth1", "vlan": 7 } } }),
+                "spec.bridge.uplink.vlan",
+            ),
             (json!({ "bridge": { "gateway": "Node" } }), "spec.bridge.gateway: Node"),
             (json!({ "bridge": { "masquerade": true } }), "spec.bridge.masquerade"),
             (json!({ "bridge": { "antiSpoof": true } }), "spec.bridge.antiSpoof"),
             (json!({ "allowStatic": true }), "spec.allowStatic"),
             (json!({ "ipam": { "identity": "StatefulSet" } }), "spec.ipam.identity"),
             (json!({ "ipam": { "probe": "300ms" } }), "spec.ipam.probe"),
-            (json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }), "spec.ipam.ranges[0].use: Reserved"),
+            (
+                json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }),
+                "spec.ipam.ranges[0].use: Reserved",
+            ),
             (json!({ "unheld": "Evict" }), "spec.unheld: Evict"),
         ] {
             let (reason, message) = check(&edit).unwrap();

@@ -20,7 +20,7 @@ pub struct World<'a> {
     /// All Networks.
     pub networks: &'a [Network],
     /// All blocks.
-    pub blocks: &'a [Block],
+    pub blocks: &'a [&'a Block],
     /// All nodes.
     pub nodes: &'a [&'a Node],
     /// Names of the Networks that some node reports as used.
@@ -78,12 +78,18 @@ pub fn plan(world: &World<'_>) -> Vec<Plan> {
     let mut order: Vec<&Network> = world.networks.iter().collect();
     order.sort_by_key(|network| seniority(network));
     let over = over_the_limit(&order);
-    let claimed = Claimed::of(world.blocks);
+    let claimed = Claimed::of(world.blocks.iter().copied());
     let mut table = Table::of(world.networks);
     order.iter().map(|network| plan_one(network, &over, &claimed, &mut table, world)).collect()
 }
 
-fn plan_one(network: &Network, over: &HashSet<&str>, claimed: &Claimed<'_>, table: &mut Table, world: &World<'_>) -> Plan {
+fn plan_one(
+    network: &Network,
+    over: &HashSet<&str>,
+    claimed: &Claimed<'_>,
+    table: &mut Table,
+    world: &World<'_>,
+) -> Plan {
     let uid = network.metadata.uid.as_deref().unwrap_or_default();
     let terminating = network.metadata.deletion_timestamp.is_some();
     let space = network.spec.ipam.as_ref().map_or("", |ipam| &ipam.space);
@@ -102,18 +108,27 @@ fn plan_one(network: &Network, over: &HashSet<&str>, claimed: &Claimed<'_>, tabl
     finish(network, &decided, refusal, claimed, world)
 }
 
-const TOO_MANY: &str = "older networks already use the 256 networks or 256 attach rules that the admission policy can carry";
+const TOO_MANY: &str =
+    "older networks already use the 256 networks or 256 attach rules that the admission policy can carry";
 
-fn finish(network: &Network, decided: &Decided, refusal: Option<Refusal>, claimed: &Claimed<'_>, world: &World<'_>) -> Plan {
+fn finish(
+    network: &Network,
+    decided: &Decided,
+    refusal: Option<Refusal>,
+    claimed: &Claimed<'_>,
+    world: &World<'_>,
+) -> Plan {
     let meta = &network.metadata;
     let old = network.status.clone().unwrap_or_default();
-    let pending = decided.waits && !has_admitted(&decided.ranges) && refusal.is_none() && network.spec.ipam.is_some();
+    let pending =
+        decided.waits && !has_admitted(&decided.ranges) && refusal.is_none() && network.spec.ipam.is_some();
     let accepted = (!pending).then(|| match refusal {
         None => (true, Reason::Accepted, "the network is admitted".to_owned()),
         Some((reason, message)) => (false, reason, message),
     });
     let in_use = in_use(network, claimed, world);
-    let condition = |kind: ConditionType, wanted: (bool, Reason, String)| condition(kind, wanted, network, &world.now);
+    let condition =
+        |kind: ConditionType, wanted: (bool, Reason, String)| condition(kind, wanted, network, &world.now);
     let conditions = accepted.map(|accepted| condition(ConditionType::Accepted, accepted)).into_iter();
     let status = NetworkStatus {
         observed_generation: meta.generation,
@@ -122,8 +137,10 @@ fn finish(network: &Network, decided: &Decided, refusal: Option<Refusal>, claime
         ranges: decided.ranges.clone(),
         conditions: conditions.chain([condition(ConditionType::InUse, in_use)]).collect(),
     };
-    let holds = has_admitted(&status.ranges) || status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True");
-    let has_finalizer = meta.finalizers.iter().flatten().any(|finalizer| finalizer == names::NETWORK_FINALIZER);
+    let holds = has_admitted(&status.ranges)
+        || status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True");
+    let has_finalizer =
+        meta.finalizers.iter().flatten().any(|finalizer| finalizer == names::NETWORK_FINALIZER);
     Plan {
         name: meta.name.clone().unwrap_or_default(),
         uid: meta.uid.clone().unwrap_or_default(),
@@ -149,7 +166,9 @@ fn seniority(network: &Network) -> (bool, Option<Time>, Option<String>) {
 fn over_the_limit<'a>(order: &[&'a Network]) -> HashSet<&'a str> {
     let (mut networks, mut attach) = (0, 0);
     let mut over = HashSet::new();
-    for network in order.iter().filter(|network| accept::unsupported(&network.spec).is_none() && network.metadata.deletion_timestamp.is_none()) {
+    for network in order.iter().filter(|network| {
+        accept::unsupported(&network.spec).is_none() && network.metadata.deletion_timestamp.is_none()
+    }) {
         if networks + 1 > MAX_NETWORKS || attach + network.spec.attach.len() > MAX_ATTACH {
             over.extend(network.metadata.uid.as_deref());
         } else {
@@ -161,7 +180,11 @@ fn over_the_limit<'a>(order: &[&'a Network]) -> HashSet<&'a str> {
 }
 
 fn set_flags(network: &Network, ranges: &mut [AdmittedRange], claimed: &Claimed<'_>, world: &World<'_>) {
-    let on = world.nodes.iter().filter(|node| node.schedulable && node.is_selected(&network.spec.node_selector)).count() as u64;
+    let on = world
+        .nodes
+        .iter()
+        .filter(|node| node.schedulable && node.is_selected(&network.spec.node_selector))
+        .count() as u64;
     let uid = network.metadata.uid.as_deref().unwrap_or_default();
     for range in ranges.iter_mut().filter(|range| range.state == RangeState::Admitted) {
         (range.scarce, range.full) = occupancy::flags(range, claimed.unclaimed(uid, range), on);
@@ -170,25 +193,50 @@ fn set_flags(network: &Network, ranges: &mut [AdmittedRange], claimed: &Claimed<
 
 /// While a Network lives, whether it is used; once it is being deleted, what is left.
 fn in_use(network: &Network, claimed: &Claimed<'_>, world: &World<'_>) -> (bool, Reason, String) {
-    let (name, uid) = (network.metadata.name.as_deref().unwrap_or_default(), network.metadata.uid.as_deref().unwrap_or_default());
+    let (name, uid) = (
+        network.metadata.name.as_deref().unwrap_or_default(),
+        network.metadata.uid.as_deref().unwrap_or_default(),
+    );
     let blocks = claimed.count(uid);
     if network.metadata.deletion_timestamp.is_none() {
-        return match blocks > 0 || world.used.contains(name) {
-            true => (true, Reason::StillUsed, "nodes hold addresses of the network, or pods are attached to it".to_owned()),
-            false => (false, Reason::Unused, "no node holds addresses of the network and no pod is attached to it".to_owned()),
+        return if blocks > 0 || world.used.contains(name) {
+            (
+                true,
+                Reason::StillUsed,
+                "nodes hold addresses of the network, or pods are attached to it".to_owned(),
+            )
+        } else {
+            (
+                false,
+                Reason::Unused,
+                "no node holds addresses of the network and no pod is attached to it".to_owned(),
+            )
         };
     }
     match (world.pods_left.get(uid), blocks) {
         (None, _) => (true, Reason::StillUsed, "what still uses the network is being counted".to_owned()),
         (Some(0), 0) => (false, Reason::Unused, "nothing uses the network any more".to_owned()),
-        (Some(pods), blocks) => (true, Reason::StillUsed, format!("attachments of pods left: {pods}; address blocks of nodes left: {blocks}")),
+        (Some(pods), blocks) => (
+            true,
+            Reason::StillUsed,
+            format!("attachments of pods left: {pods}; address blocks of nodes left: {blocks}"),
+        ),
     }
 }
 
 /// The condition, with the time of its last change of status.
-fn condition(kind: ConditionType, (is, reason, message): (bool, Reason, String), network: &Network, now: &Time) -> Condition {
+fn condition(
+    kind: ConditionType,
+    (is, reason, message): (bool, Reason, String),
+    network: &Network,
+    now: &Time,
+) -> Condition {
     let status = if is { "True" } else { "False" };
-    let old = network.status.iter().flat_map(|s| &s.conditions).find(|old| old.type_ == kind.as_str() && old.status == status);
+    let old = network
+        .status
+        .iter()
+        .flat_map(|s| &s.conditions)
+        .find(|old| old.type_ == kind.as_str() && old.status == status);
     Condition {
         type_: kind.as_str().to_owned(),
         status: status.to_owned(),

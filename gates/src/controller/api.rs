@@ -20,7 +20,7 @@ pub const CALL: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The API server answered with an error, or not at all.
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", brief(source))]
     Failed {
         /// What was attempted.
         what: String,
@@ -63,6 +63,14 @@ impl CallError {
     }
 }
 
+/// The API server's own sentence, without the status around it.
+fn brief(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
 /// When the leader's term was renewed last.
 #[derive(Debug, Default)]
 pub struct Leadership(Mutex<Option<Instant>>);
@@ -99,7 +107,10 @@ pub async fn config() -> Result<Config, kube::config::InferConfigError> {
 }
 
 /// A call of any kind, bounded in time.
-pub async fn bounded<T>(what: impl FnOnce() -> String, call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+pub async fn bounded<T>(
+    what: impl FnOnce() -> String,
+    call: impl Future<Output = kube::Result<T>>,
+) -> Result<T, CallError> {
     match timeout(CALL, call).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(source)) => Err(CallError::Failed { what: what(), source: Box::new(source) }),
@@ -109,12 +120,22 @@ pub async fn bounded<T>(what: impl FnOnce() -> String, call: impl Future<Output 
 
 impl Caller {
     /// A read.
-    pub async fn read<T>(&self, what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    pub async fn read<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, CallError> {
         bounded(|| what.to_owned(), call).await
     }
 
     /// A write, which only the leader may do.
-    pub async fn write<T>(&self, verb: Verb, kind: Kind, name: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, CallError> {
+    pub async fn write<T>(
+        &self,
+        verb: Verb,
+        kind: Kind,
+        name: &str,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, CallError> {
         let what = || format!("{verb:?} {kind:?} {name}").to_lowercase();
         if !self.leadership.is_fresh() {
             return Err(CallError::NotLeading { what: what() });
@@ -131,7 +152,9 @@ pub fn json_patch(patch: json_patch::Patch) -> kube::api::Patch<()> {
 
 /// A merge patch of a status that is refused unless the object is still at this version.
 pub fn status_patch(resource_version: &str, status: &impl Serialize) -> kube::api::Patch<serde_json::Value> {
-    kube::api::Patch::Merge(serde_json::json!({ "metadata": { "resourceVersion": resource_version }, "status": status }))
+    kube::api::Patch::Merge(
+        serde_json::json!({ "metadata": { "resourceVersion": resource_version }, "status": status }),
+    )
 }
 
 #[cfg(test)]
@@ -140,7 +163,10 @@ mod tests {
 
     fn failed(code: u16) -> CallError {
         let status = kube::core::Status::failure("m", "r").with_code(code);
-        CallError::Failed { what: "patch node n".into(), source: Box::new(kube::Error::Api(Box::new(status))) }
+        CallError::Failed {
+            what: "patch node n".into(),
+            source: Box::new(kube::Error::Api(Box::new(status))),
+        }
     }
 
     #[test]

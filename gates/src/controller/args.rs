@@ -39,7 +39,12 @@ fn default_identity() -> String {
 fn parse_prefix(text: &str) -> Result<String, String> {
     let dns = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     match text.split_once('/') {
-        Some((domain, start)) if !domain.is_empty() && domain.chars().all(dns) && start.len() <= 20 && start.chars().all(dns) => {
+        Some((domain, start))
+            if !domain.is_empty()
+                && domain.chars().all(dns)
+                && start.len() <= 20
+                && start.chars().all(dns) =>
+        {
             Ok(text.to_owned())
         }
         _ => Err("write a DNS name and a slash, such as ip-exhausted.fairlead.dev/".to_owned()),
@@ -48,7 +53,11 @@ fn parse_prefix(text: &str) -> Result<String, String> {
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: u64 = text.parse().map_err(|_| "write a number of seconds".to_owned())?;
-    if (10..=86_400).contains(&seconds) { Ok(Duration::from_secs(seconds)) } else { Err("write 10 to 86400 seconds".to_owned()) }
+    if (10..=86_400).contains(&seconds) {
+        Ok(Duration::from_secs(seconds))
+    } else {
+        Err("write 10 to 86400 seconds".to_owned())
+    }
 }
 
 #[cfg(test)]
@@ -68,7 +77,9 @@ mod tests {
 
     #[test]
     fn a_prefix_that_cannot_begin_a_taint_is_refused() {
-        assert!(parse(&["--taint-prefix", "status-taint.cluster-autoscaler.kubernetes.io/fairlead-"]).is_ok());
+        assert!(
+            parse(&["--taint-prefix", "status-taint.cluster-autoscaler.kubernetes.io/fairlead-"]).is_ok()
+        );
         for bad in ["ip-exhausted", "/x", "Upper.dev/", "a.dev/has space"] {
             assert!(parse(&["--taint-prefix", bad]).is_err(), "{bad}");
         }

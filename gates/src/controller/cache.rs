@@ -111,8 +111,12 @@ pub async fn follow<K, T>(
     }
 }
 
-fn take<K, T>(event: Event<DeserializeGuard<K>>, slim: fn(K) -> Option<T>, cache: &Cache<T>, fresh: &mut HashMap<String, Arc<T>>)
-where
+fn take<K, T>(
+    event: Event<DeserializeGuard<K>>,
+    slim: fn(K) -> Option<T>,
+    cache: &Cache<T>,
+    fresh: &mut HashMap<String, Arc<T>>,
+) where
     K: Resource,
     K::DynamicType: Default,
 {
@@ -133,7 +137,11 @@ where
     }
 }
 
-fn split<K, T>(object: DeserializeGuard<K>, slim: fn(K) -> Option<T>, cache: &Cache<T>) -> (String, Option<Arc<T>>)
+fn split<K, T>(
+    object: DeserializeGuard<K>,
+    slim: fn(K) -> Option<T>,
+    cache: &Cache<T>,
+) -> (String, Option<Arc<T>>)
 where
     K: Resource,
     K::DynamicType: Default,
@@ -183,7 +191,12 @@ mod tests {
     fn a_new_list_replaces_the_copies_only_when_it_is_complete() {
         let (cache, mut fresh) = (Cache::default(), HashMap::new());
         let slim: fn(ConfigMap) -> Option<String> = |object| object.metadata.name;
-        for event in [Event::Init, Event::InitApply(object("a", &json!({}))), Event::InitDone, Event::Apply(object("b", &json!({})))] {
+        for event in [
+            Event::Init,
+            Event::InitApply(object("a", &json!({}))),
+            Event::InitDone,
+            Event::Apply(object("b", &json!({}))),
+        ] {
             take(event, slim, &cache, &mut fresh);
         }
         assert!(cache.is_ready());
@@ -202,7 +215,12 @@ mod tests {
         let slim: fn(ConfigMap) -> Option<String> = |object| object.metadata.name;
         let bad = json!({ "data": 7 });
         take(Event::Apply(object("a", &json!({}))), slim, &cache, &mut fresh);
-        for event in [Event::Apply(object("a", &bad)), Event::Init, Event::InitApply(object("a", &bad)), Event::InitDone] {
+        for event in [
+            Event::Apply(object("a", &bad)),
+            Event::Init,
+            Event::InitApply(object("a", &bad)),
+            Event::InitDone,
+        ] {
             take(event, slim, &cache, &mut fresh);
         }
         assert_eq!(names(&cache), ["a"]);

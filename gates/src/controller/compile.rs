@@ -8,7 +8,8 @@ use super::admit;
 
 /// What `Admission/default` has to say, sorted by name of the Network.
 pub fn compile(networks: &[Network]) -> AdmissionSpec {
-    let usable = |network: &&Network| admit::is_accepted(network) && network.metadata.deletion_timestamp.is_none();
+    let usable =
+        |network: &&Network| admit::is_accepted(network) && network.metadata.deletion_timestamp.is_none();
     let mut accepted: Vec<&Network> = networks.iter().filter(usable).collect();
     accepted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     AdmissionSpec {
@@ -31,7 +32,10 @@ pub fn patch(current: &AdmissionSpec, wanted: &AdmissionSpec) -> Option<Value> {
 }
 
 fn admitted(network: &Network) -> AdmittedNetwork {
-    AdmittedNetwork { name: network.metadata.name.clone().unwrap_or_default(), resource: network.spec.exhaustion.resource }
+    AdmittedNetwork {
+        name: network.metadata.name.clone().unwrap_or_default(),
+        resource: network.spec.exhaustion.resource,
+    }
 }
 
 fn attach(network: &Network) -> Vec<CompiledAttach> {
@@ -64,9 +68,17 @@ mod tests {
 
     #[test]
     fn only_accepted_living_networks_are_compiled_and_in_the_order_of_their_names() {
-        let all = [network("red", "True", false), network("gone", "True", true), network("bad", "False", false), network("blue", "True", false)];
+        let all = [
+            network("red", "True", false),
+            network("gone", "True", true),
+            network("bad", "False", false),
+            network("blue", "True", false),
+        ];
         let spec = compile(&all);
-        assert_eq!(spec.networks.iter().map(|n| (n.name.as_str(), n.resource)).collect::<Vec<_>>(), [("blue", false), ("red", false)]);
+        assert_eq!(
+            spec.networks.iter().map(|n| (n.name.as_str(), n.resource)).collect::<Vec<_>>(),
+            [("blue", false), ("red", false)]
+        );
         assert_eq!(spec.attach.iter().map(|a| a.network.as_str()).collect::<Vec<_>>(), ["blue", "red"]);
     }
 
@@ -76,6 +88,10 @@ mod tests {
         assert_eq!(patch(&one, &one), None);
         let partly = AdmissionSpec { attach: vec![], ..one.clone() };
         let patch = patch(&partly, &one).unwrap();
-        assert!(patch["spec"]["attach"].is_array() && patch["spec"].get("networks").is_none() && two.networks.is_empty());
+        assert!(
+            patch["spec"]["attach"].is_array()
+                && patch["spec"].get("networks").is_none()
+                && two.networks.is_empty()
+        );
     }
 }

@@ -43,7 +43,8 @@ impl Watched {
             _ => now,
         };
         self.0 = Some((version.to_owned(), since));
-        let term = spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(TERM, Duration::from_secs);
+        let term =
+            spec.lease_duration_seconds.and_then(|s| u64::try_from(s).ok()).map_or(TERM, Duration::from_secs);
         match spec.holder_identity.as_deref() {
             Some(holder) if holder == me => Move::Renew,
             None | Some("") => Move::Take,
@@ -71,7 +72,11 @@ mod tests {
     use super::*;
 
     fn held(holder: &str) -> LeaseSpec {
-        LeaseSpec { holder_identity: Some(holder.into()), lease_duration_seconds: Some(20), ..LeaseSpec::default() }
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(20),
+            ..LeaseSpec::default()
+        }
     }
 
     #[test]
@@ -96,7 +101,10 @@ mod tests {
     fn taking_counts_a_transition_and_renewing_keeps_when_it_was_taken() {
         let time = |text: &str| MicroTime(text.parse().unwrap());
         let taken = held_by("me", &held("you"), true, &time("2026-01-01T00:00:00Z"));
-        assert_eq!((taken.lease_transitions, taken.acquire_time.clone()), (Some(1), taken.renew_time.clone()));
+        assert_eq!(
+            (taken.lease_transitions, taken.acquire_time.clone()),
+            (Some(1), taken.renew_time.clone())
+        );
         let renewed = held_by("me", &taken, false, &time("2026-01-01T00:00:02Z"));
         assert_eq!((renewed.lease_transitions, renewed.acquire_time), (Some(1), taken.acquire_time));
     }

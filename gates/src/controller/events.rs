@@ -23,7 +23,13 @@ impl Events {
     }
 
     /// A warning about an object. Repeats of one reason and action become a series, so the action tells causes apart.
-    pub async fn warn(&self, object: &ObjectReference, reason: Reason, action: &str, note: String) -> Result<(), CallError> {
+    pub async fn warn(
+        &self,
+        object: &ObjectReference,
+        reason: Reason,
+        action: &str,
+        note: String,
+    ) -> Result<(), CallError> {
         let event = Event {
             type_: EventType::Warning,
             reason: reason.as_str().to_owned(),

@@ -10,7 +10,9 @@ use super::model::NodeOffer;
 /// Names of the Networks that do not reach between nodes and are used on several.
 pub fn islands(networks: &[Network], offers: &[&NodeOffer]) -> BTreeSet<String> {
     let nodes = |name: &str| {
-        let uses = |offer: &&&NodeOffer| offer.networks.iter().any(|network| network.name == name && network.used > 0);
+        let uses = |offer: &&&NodeOffer| {
+            offer.networks.iter().any(|network| network.name == name && network.used > 0)
+        };
         offers.iter().filter(uses).count()
     };
     let local = networks.iter().filter(|network| network.spec.reach() == Reach::Node);
@@ -39,7 +41,8 @@ mod tests {
 
     #[test]
     fn only_an_island_that_is_used_on_several_nodes_is_named() {
-        let networks = [network("island", &json!({ "none": {} })), network("wired", &json!({ "interface": "eth1" }))];
+        let networks =
+            [network("island", &json!({ "none": {} })), network("wired", &json!({ "interface": "eth1" }))];
         let (one, two, idle) = (offer(1), offer(2), offer(0));
         assert_eq!(islands(&networks, &[&one, &two]), BTreeSet::from(["island".to_owned()]));
         assert!(islands(&networks, &[&one, &idle]).is_empty());

@@ -38,7 +38,11 @@ impl Elector {
     }
 
     /// Runs `work` whenever this candidate leads, until the token ends; then releases the Lease.
-    pub async fn run<F: Future<Output = ()>>(mut self, token: CancellationToken, work: impl Fn(CancellationToken) -> F) {
+    pub async fn run<F: Future<Output = ()>>(
+        mut self,
+        token: CancellationToken,
+        work: impl Fn(CancellationToken) -> F,
+    ) {
         while !token.is_cancelled() {
             if self.try_lead().await {
                 info!(identity = self.me, "leading");
@@ -55,7 +59,11 @@ impl Elector {
     }
 
     /// Renews while `work` runs; ends `work` when the term cannot be renewed.
-    async fn hold<F: Future<Output = ()>>(&mut self, token: &CancellationToken, work: impl Fn(CancellationToken) -> F) {
+    async fn hold<F: Future<Output = ()>>(
+        &mut self,
+        token: &CancellationToken,
+        work: impl Fn(CancellationToken) -> F,
+    ) {
         let term = token.child_token();
         let mut work = pin!(work(term.clone()));
         loop {
@@ -103,10 +111,13 @@ impl Elector {
     }
 
     async fn attempt(&mut self) -> Result<bool, CallError> {
-        let Some(lease) = self.caller.read("get the leader Lease", self.leases.get_opt(names::CONTROLLER)).await? else {
+        let Some(lease) =
+            self.caller.read("get the leader Lease", self.leases.get_opt(names::CONTROLLER)).await?
+        else {
             return self.create().await.map(|()| true);
         };
-        let (spec, version) = (lease.spec.unwrap_or_default(), lease.metadata.resource_version.unwrap_or_default());
+        let (spec, version) =
+            (lease.spec.unwrap_or_default(), lease.metadata.resource_version.unwrap_or_default());
         let taken = match self.watched.decide(&spec, &version, &self.me, Instant::now()) {
             Move::Wait => return Ok(false),
             Move::Take => true,
@@ -121,7 +132,8 @@ impl Elector {
         let metadata = ObjectMeta { name: Some(names::CONTROLLER.to_owned()), ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(spec) };
         self.caller.metrics.count(Verb::Create, Kind::Lease);
-        bounded(|| "create the leader Lease".to_owned(), self.leases.create(&PostParams::default(), &lease)).await?;
+        bounded(|| "create the leader Lease".to_owned(), self.leases.create(&PostParams::default(), &lease))
+            .await?;
         Ok(())
     }
 
@@ -136,13 +148,16 @@ impl Elector {
 
     /// Lets another candidate lead at once.
     async fn release(&self) {
-        let read = bounded(|| "get the leader Lease".to_owned(), self.leases.get_opt(names::CONTROLLER)).await;
+        let read =
+            bounded(|| "get the leader Lease".to_owned(), self.leases.get_opt(names::CONTROLLER)).await;
         let Ok(Some(Lease { metadata, spec: Some(spec) })) = read else { return };
         if spec.holder_identity.as_deref() != Some(&self.me) {
             return;
         }
         let released = LeaseSpec { holder_identity: Some(String::new()), ..spec };
-        if let Err(error) = self.write(metadata.resource_version.as_deref().unwrap_or_default(), &released).await {
+        if let Err(error) =
+            self.write(metadata.resource_version.as_deref().unwrap_or_default(), &released).await
+        {
             warn!(%error, "leader Lease was not released; it runs out by itself");
         }
     }
@@ -154,3 +169,6 @@ async fn pause(time: Duration, token: &CancellationToken) {
         () = token.cancelled() => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

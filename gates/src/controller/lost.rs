@@ -84,17 +84,26 @@ pub fn addresses(record: &PodNetwork) -> BTreeMap<(String, String), Vec<Ip>> {
     let held = record.spec.attachments.iter().flat_map(|attachment| &attachment.addresses);
     let mut by_block: BTreeMap<_, Vec<Ip>> = BTreeMap::new();
     for address in held {
-        by_block.entry((address.block.clone(), address.block_uid.clone())).or_default().push(Ip(address.address.addr()));
+        by_block
+            .entry((address.block.clone(), address.block_uid.clone()))
+            .or_default()
+            .push(Ip(address.address.addr()));
     }
     by_block
 }
 
 /// The block's status once the addresses of a pod are quarantined until then. What was held for the pod is freed with it.
-pub fn quarantine(status: &IPBlockStatus, addresses: &[Ip], pod_uid: &str, until: Timestamp) -> IPBlockStatus {
+pub fn quarantine(
+    status: &IPBlockStatus,
+    addresses: &[Ip],
+    pod_uid: &str,
+    until: Timestamp,
+) -> IPBlockStatus {
     let mut status = status.clone();
     status.held.retain(|held| !addresses.contains(&held.address));
     status.quarantined.retain(|entry| !addresses.contains(&entry.address));
-    let entry = |address: &Ip| Quarantined { address: *address, until: Time(until), pod_uid: pod_uid.to_owned() };
+    let entry =
+        |address: &Ip| Quarantined { address: *address, until: Time(until), pod_uid: pod_uid.to_owned() };
     status.quarantined.extend(addresses.iter().map(entry));
     status
 }
@@ -110,7 +119,10 @@ pub fn hold(status: &IPBlockStatus, addresses: &[Ip], pod: &str, pod_uid: &str) 
 
 /// The block's status once everything that was held on it is quarantined until then: its node is fenced now.
 pub fn free_held(status: &IPBlockStatus, until: Timestamp) -> IPBlockStatus {
-    status.held.iter().fold(status.clone(), |status, held| quarantine(&status, &[held.address], &held.pod_uid, until))
+    status
+        .held
+        .iter()
+        .fold(status.clone(), |status, held| quarantine(&status, &[held.address], &held.pod_uid, until))
 }
 
 /// Whether nothing keeps a block of a fenced node: no record, nothing held, no quarantine that still runs.
@@ -137,7 +149,11 @@ mod tests {
         for (terminating, pod) in [(false, PodState::Gone), (true, PodState::Over), (true, PodState::There)] {
             assert_eq!(fate(Fence::None, terminating, pod), Fate::Keep);
         }
-        assert_eq!(fate(Fence::None, true, PodState::Gone), Fate::Hold, "kept on the block; the namespace must not hang");
+        assert_eq!(
+            fate(Fence::None, true, PodState::Gone),
+            Fate::Hold,
+            "kept on the block; the namespace must not hang"
+        );
     }
 
     #[test]
@@ -156,7 +172,7 @@ mod tests {
         let nodes = BTreeSet::from(["a".to_owned(), "b".to_owned()]);
         leases.observe(&seen("1"), &nodes, start);
         let later = start + LEASE + minute;
-        assert!(!leases.is_silent("a", minute, later - Duration::from_secs(1)));
+        assert!(!leases.is_silent("a", minute, later.checked_sub(Duration::from_secs(1)).unwrap()));
         assert!(leases.is_silent("a", minute, later) && leases.is_silent("b", minute, later));
         leases.observe(&seen("2"), &nodes, later);
         assert!(!leases.is_silent("a", minute, later), "it was renewed");
@@ -169,7 +185,11 @@ mod tests {
         let freed = free_held(&held, at(100));
         assert_eq!((freed.held.len(), freed.quarantined.len()), (0, 1));
         assert_eq!(quarantine(&freed, &[ip("10.0.0.1")], "u", at(100)), freed);
-        assert!(!is_empty(&freed, false, at(99)) && is_empty(&freed, false, at(100)) && !is_empty(&freed, true, at(100)));
+        assert!(
+            !is_empty(&freed, false, at(99))
+                && is_empty(&freed, false, at(100))
+                && !is_empty(&freed, true, at(100))
+        );
         assert!(!is_empty(&held, false, at(1_000_000)), "held has no end");
     }
 

@@ -68,7 +68,9 @@ impl LostNodes {
             }
             match self.clear(node, view).await {
                 Ok(()) => {}
-                Err(error) if error.is_conflict() => debug!(node, %error, "something of a lost node changed meanwhile"),
+                Err(error) if error.is_conflict() => {
+                    debug!(node, %error, "something of a lost node changed meanwhile");
+                }
                 Err(error) => warn!(node, %error, "lost node was not cleared to the end"),
             }
         }
@@ -127,7 +129,8 @@ impl LostNodes {
         for ((block, uid), addresses) in lost::addresses(record) {
             self.account(&block, &uid, &addresses, record, fate, view).await?;
         }
-        let api: Api<PodNetwork> = Api::namespaced(self.caller.client.clone(), &record.namespace().unwrap_or_default());
+        let api: Api<PodNetwork> =
+            Api::namespaced(self.caller.client.clone(), &record.namespace().unwrap_or_default());
         if record.metadata.deletion_timestamp.is_none() {
             self.delete(&api, Kind::PodNetwork, record).await?;
         }
@@ -136,11 +139,21 @@ impl LostNodes {
         Ok(())
     }
 
-    async fn account(&self, name: &str, uid: &str, addresses: &[Ip], record: &PodNetwork, fate: Fate, view: &View) -> Result<(), CallError> {
+    async fn account(
+        &self,
+        name: &str,
+        uid: &str,
+        addresses: &[Ip],
+        record: &PodNetwork,
+        fate: Fate,
+        view: &View,
+    ) -> Result<(), CallError> {
         let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
         let block = self.caller.read("get an ipblock", blocks.get_opt(name)).await?;
         // Claimed anew by another node: the address is not this record's any more.
-        let Some(block) = block.filter(|block| block.metadata.uid.as_deref() == Some(uid)) else { return Ok(()) };
+        let Some(block) = block.filter(|block| block.metadata.uid.as_deref() == Some(uid)) else {
+            return Ok(());
+        };
         let (status, pod_uid) = (block.status.clone().unwrap_or_default(), &record.spec.pod_uid);
         let wanted = if fate == Fate::Hold {
             let pod = format!("{}/{}", record.namespace().unwrap_or_default(), record.spec.pod_name);
@@ -151,21 +164,39 @@ impl LostNodes {
         self.write_status(&block, &status, &wanted).await
     }
 
-    async fn write_status(&self, block: &IPBlock, old: &IPBlockStatus, new: &IPBlockStatus) -> Result<(), CallError> {
+    async fn write_status(
+        &self,
+        block: &IPBlock,
+        old: &IPBlockStatus,
+        new: &IPBlockStatus,
+    ) -> Result<(), CallError> {
         if old == new {
             return Ok(());
         }
         let (api, name): (Api<IPBlock>, _) = (Api::all(self.caller.client.clone()), block.name_any());
         let whole = serde_json::json!({ "quarantined": new.quarantined, "held": new.held });
         let patch = status_patch(&block.resource_version().unwrap_or_default(), &whole);
-        self.caller.write(Verb::Patch, Kind::IPBlock, &name, api.patch_status(&name, &PatchParams::default(), &patch)).await?;
+        self.caller
+            .write(
+                Verb::Patch,
+                Kind::IPBlock,
+                &name,
+                api.patch_status(&name, &PatchParams::default(), &patch),
+            )
+            .await?;
         Ok(())
     }
 
     /// Closes blocks that nothing needs and gives up those that were closed long enough ago; says whether any is left.
-    async fn clear_blocks(&mut self, node: &str, kept: &[PodNetwork], view: &View) -> Result<bool, CallError> {
+    async fn clear_blocks(
+        &mut self,
+        node: &str,
+        kept: &[PodNetwork],
+        view: &View,
+    ) -> Result<bool, CallError> {
         let blocks = remains::blocks_of(&self.caller, node).await?;
-        let used: BTreeSet<String> = kept.iter().flat_map(|record| lost::addresses(record).into_keys().map(|(_, uid)| uid)).collect();
+        let used: BTreeSet<String> =
+            kept.iter().flat_map(|record| lost::addresses(record).into_keys().map(|(_, uid)| uid)).collect();
         for block in &blocks {
             let (uid, status) = (block.uid().unwrap_or_default(), block.status.clone().unwrap_or_default());
             let freed = lost::free_held(&status, until(block, view));
@@ -230,7 +261,10 @@ impl LostNodes {
 fn until(block: &IPBlock, view: &View) -> Timestamp {
     let network = view.networks.get(&block.spec.network);
     let network = network.filter(|network| network.metadata.uid.as_deref() == Some(&block.spec.network_uid));
-    let quarantine = network.as_ref().and_then(|network| network.spec.ipam.as_ref()).map_or(QUARANTINE, |ipam| ipam.quarantine.0);
+    let quarantine = network
+        .as_ref()
+        .and_then(|network| network.spec.ipam.as_ref())
+        .map_or(QUARANTINE, |ipam| ipam.quarantine.0);
     Timestamp::now().saturating_add(quarantine).unwrap_or(Timestamp::MAX)
 }
 
@@ -249,3 +283,6 @@ impl Driver for LostNodes {
         Some(PAUSE)
     }
 }
+
+#[cfg(test)]
+mod tests;

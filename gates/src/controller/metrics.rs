@@ -77,7 +77,7 @@ impl Metrics {
         }
     }
 
-    /// All metrics in the OpenMetrics text format.
+    /// All metrics in the `OpenMetrics` text format.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
@@ -106,7 +106,10 @@ mod tests {
             assert!(text.contains(line), "{line} is not in\n{text}");
         }
         let known = |name: &str| fairlead_crds::catalogue::METRICS.iter().any(|metric| metric.name == name);
-        let names = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(['{', ' ']).next());
+        let names = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.split(['{', ' ']).next());
         names.for_each(|name| assert!(known(name), "{name}"));
     }
 }

@@ -77,9 +77,10 @@ impl From<core::Node> for Node {
 }
 
 fn ours(resources: Option<BTreeMap<String, Quantity>>) -> impl Iterator<Item = (String, String)> {
-    resources.into_iter().flatten().filter_map(|(name, value)| {
-        Some((name.strip_prefix(names::RESOURCE_PREFIX)?.to_owned(), value.0))
-    })
+    resources
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((name.strip_prefix(names::RESOURCE_PREFIX)?.to_owned(), value.0)))
 }
 
 /// What is read of a `NodeNetwork`.
@@ -158,12 +159,17 @@ pub struct WaitingPod {
 }
 
 impl WaitingPod {
-    /// The part of an unscheduled pod that is of interest; `None` for pods that do not concern us.
+    /// The part of an unscheduled pod that is of interest; `None` for pods that do not concern us. Nothing is injected
+    /// into pods of the node's own network, so they wait for nothing.
     pub fn of(pod: core::Pod) -> Option<Self> {
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
         let requested = annotations.remove(names::NETWORKS_ANNOTATION);
         let selected = annotations.remove(names::SELECTED_ANNOTATION);
-        if requested.is_none() && selected.is_none() || pod.metadata.deletion_timestamp.is_some() {
+        let host_network = pod.spec.and_then(|spec| spec.host_network).unwrap_or(false);
+        if requested.is_none() && selected.is_none()
+            || pod.metadata.deletion_timestamp.is_some()
+            || host_network
+        {
             return None;
         }
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();

@@ -57,7 +57,8 @@ impl Networks {
         let networks = view.networks();
         self.settling.observe(&networks, Instant::now());
         self.count_users(&networks).await?;
-        let mut plans = self.plan(view, &networks, &view.blocks());
+        let blocks = view.blocks.all();
+        let mut plans = self.plan(view, &networks, &blocks.iter().map(AsRef::as_ref).collect::<Vec<_>>());
         if plans.iter().any(|plan| plan.admits) {
             plans = self.plan_anew(view).await?;
         }
@@ -74,7 +75,7 @@ impl Networks {
         Ok(again)
     }
 
-    fn plan(&self, view: &View, networks: &[Network], blocks: &[Block]) -> Vec<Plan> {
+    fn plan(&self, view: &View, networks: &[Network], blocks: &[&Block]) -> Vec<Plan> {
         let (nodes, offers) = (view.nodes.all(), view.offers.all());
         let nodes: Vec<&Node> = nodes.iter().map(AsRef::as_ref).collect();
         let in_use = offers.iter().flat_map(|offer| &offer.networks).filter(|network| network.used > 0);
@@ -96,13 +97,17 @@ impl Networks {
         let listed = self.caller.read("list networks", guarded.list(&ListParams::default())).await?;
         let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
         let blocks = self.caller.read("list ipblocks", blocks.list(&ListParams::default())).await?;
-        let (networks, unread): (Vec<_>, Vec<_>) = listed.items.into_iter().partition(|network| network.0.is_ok());
+        let (networks, unread): (Vec<_>, Vec<_>) =
+            listed.items.into_iter().partition(|network| network.0.is_ok());
         let networks: Vec<Network> = networks.into_iter().filter_map(|network| network.0.ok()).collect();
         let blocks: Vec<Block> = blocks.items.into_iter().map(Into::into).collect();
         self.settling.observe(&networks, Instant::now());
-        let mut plans = self.plan(view, &networks, &blocks);
+        let mut plans = self.plan(view, &networks, &blocks.iter().collect::<Vec<_>>());
         if let Some(network) = unread.first() {
-            error!(network = network.meta().name, "a Network cannot be read, so its ranges are unknown and nothing is admitted");
+            error!(
+                network = network.meta().name,
+                "a Network cannot be read, so its ranges are unknown and nothing is admitted"
+            );
             plans.retain(|plan| !plan.admits);
         }
         Ok(plans)
@@ -110,7 +115,11 @@ impl Networks {
 
     async fn write(&mut self, plan: &Plan, view: &View) -> Option<Duration> {
         let now = Instant::now();
-        let rests = self.lazy.get(&plan.uid).and_then(|last| LAZY.checked_sub(now - *last)).filter(|rest| !rest.is_zero());
+        let rests = self
+            .lazy
+            .get(&plan.uid)
+            .and_then(|last| LAZY.checked_sub(now - *last))
+            .filter(|rest| !rest.is_zero());
         let written = match plan.urgency {
             _ if plan.needs_finalizer => self.add_finalizer(plan, view).await,
             Urgency::None => return None,
@@ -140,7 +149,11 @@ impl Networks {
     async fn add_finalizer(&self, plan: &Plan, view: &View) -> Result<Network, CallError> {
         let current = view.networks.get(&plan.name);
         let finalizers = current.as_ref().and_then(|network| network.metadata.finalizers.as_deref());
-        let patch = json_patch(node_patch::with_finalizer(&plan.resource_version, finalizers, names::NETWORK_FINALIZER));
+        let patch = json_patch(node_patch::with_finalizer(
+            &plan.resource_version,
+            finalizers,
+            names::NETWORK_FINALIZER,
+        ));
         let (name, params) = (&plan.name, PatchParams::default());
         self.caller.write(Verb::Patch, Kind::Network, name, self.api.patch(name, &params, &patch)).await
     }
@@ -148,7 +161,10 @@ impl Networks {
     async fn write_status(&self, plan: &Plan) -> Result<Network, CallError> {
         let patch = status_patch(&plan.resource_version, &full(&plan.status));
         let (name, params) = (&plan.name, PatchParams::default());
-        let network = self.caller.write(Verb::Patch, Kind::Network, name, self.api.patch_status(name, &params, &patch)).await?;
+        let network = self
+            .caller
+            .write(Verb::Patch, Kind::Network, name, self.api.patch_status(name, &params, &patch))
+            .await?;
         let accepted = plan.status.conditions.iter().find(|c| c.type_ == ConditionType::Accepted.as_str());
         info!(network = name, accepted = accepted.map(|c| c.reason.as_str()), "Network status written");
         Ok(network)
@@ -194,11 +210,14 @@ impl Networks {
         let blocks = self.caller.read("list ipblocks", blocks.list(&of_network)).await?;
         self.counted = None;
         self.count_users(std::slice::from_ref(network)).await?;
-        if blocks.items.iter().any(|block| block.spec.network_uid == uid) || self.pods_left.get(uid) != Some(&0) {
+        if blocks.items.iter().any(|block| block.spec.network_uid == uid)
+            || self.pods_left.get(uid) != Some(&0)
+        {
             return Ok(());
         }
         info!(network = name, "nothing uses the Network any more");
-        remains::drop_finalizer(&self.caller, &self.api, Kind::Network, network, names::NETWORK_FINALIZER).await
+        remains::drop_finalizer(&self.caller, &self.api, Kind::Network, network, names::NETWORK_FINALIZER)
+            .await
     }
 
     async fn compile(&self, view: &View) -> Result<(), CallError> {
@@ -213,8 +232,13 @@ impl Networks {
                 Some(patch) => {
                     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
                     let call = api.patch(names::ADMISSION, &params, &patch);
-                    let written = self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
-                    info!(networks = wanted.networks.len(), attach = wanted.attach.len(), "Admission written");
+                    let written =
+                        self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
+                    info!(
+                        networks = wanted.networks.len(),
+                        attach = wanted.attach.len(),
+                        "Admission written"
+                    );
                     view.admission.put(names::ADMISSION.to_owned(), written);
                     Ok(())
                 }
@@ -222,7 +246,12 @@ impl Networks {
         }
     }
 
-    async fn create_admission(&self, api: &Api<Admission>, spec: AdmissionSpec, view: &View) -> Result<(), CallError> {
+    async fn create_admission(
+        &self,
+        api: &Api<Admission>,
+        spec: AdmissionSpec,
+        view: &View,
+    ) -> Result<(), CallError> {
         let (params, admission) = (PostParams::default(), Admission::new(names::ADMISSION, spec));
         let call = api.create(&params, &admission);
         match self.caller.write(Verb::Create, Kind::Admission, names::ADMISSION, call).await {
@@ -241,9 +270,15 @@ impl Networks {
         let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
         let islands = island::islands(networks, &offers);
         for name in islands.difference(&self.islands) {
-            let Some(network) = networks.iter().find(|network| network.metadata.name.as_ref() == Some(name)) else { continue };
-            let note = format!("pods of network {name} run on several nodes, but its bridges are not connected: give it an uplink, or keep its pods on one node");
-            let told = self.events.warn(&network.object_ref(&()), Reason::NetworkIsland, "Attach", note).await;
+            let Some(network) = networks.iter().find(|network| network.metadata.name.as_ref() == Some(name))
+            else {
+                continue;
+            };
+            let note = format!(
+                "pods of network {name} run on several nodes, but its bridges are not connected: give it an uplink, or keep its pods on one node"
+            );
+            let told =
+                self.events.warn(&network.object_ref(&()), Reason::NetworkIsland, "Attach", note).await;
             if let Err(error) = told {
                 warn!(network = name, %error, "event was not published");
             }

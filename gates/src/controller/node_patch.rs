@@ -19,13 +19,13 @@ pub fn resources(node: &Node, changes: &[ResourceChange]) -> Patch {
         let old = node.resources.get(network).cloned().unwrap_or_default();
         let Published { capacity, allocatable } = old;
         for (place, old) in [("capacity", capacity), ("allocatable", allocatable)] {
-            operations.extend(resource(place, &names::resource(network), old, *value));
+            operations.extend(resource(place, &names::resource(network), old.as_deref(), *value));
         }
     }
     Patch(operations)
 }
 
-fn resource(place: &str, name: &str, old: Option<String>, new: Option<u64>) -> Vec<PatchOperation> {
+fn resource(place: &str, name: &str, old: Option<&str>, new: Option<u64>) -> Vec<PatchOperation> {
     let path = ["status", place, name];
     let existed = old.is_some();
     let mut operations = vec![test(path, json!(old))];
@@ -61,7 +61,10 @@ pub fn without_finalizer(uid: &str, finalizers: &[String], finalizer: &str) -> O
 /// The patch that adds one finalizer to an object of exactly this version.
 pub fn with_finalizer(version: &str, finalizers: Option<&[String]>, finalizer: &str) -> Patch {
     let place = match finalizers {
-        None => vec![test(["metadata", "finalizers"], Value::Null), add(["metadata", "finalizers"], json!([finalizer]))],
+        None => vec![
+            test(["metadata", "finalizers"], Value::Null),
+            add(["metadata", "finalizers"], json!([finalizer])),
+        ],
         Some(_) => vec![add(["metadata", "finalizers", "-"], json!(finalizer))],
     };
     Patch([vec![test(["metadata", "resourceVersion"], json!(version))], place].concat())
@@ -85,7 +88,12 @@ mod tests {
 
     fn node() -> Node {
         let published = Published { capacity: Some("4".into()), allocatable: None };
-        Node { name: "n".into(), uid: "u".into(), resources: [("blue".to_owned(), published)].into(), ..Node::default() }
+        Node {
+            name: "n".into(),
+            uid: "u".into(),
+            resources: [("blue".to_owned(), published)].into(),
+            ..Node::default()
+        }
     }
 
     #[test]
@@ -131,7 +139,10 @@ mod tests {
     fn a_finalizer_is_removed_by_its_place_and_value() {
         let all = ["other/one".to_owned(), "fairlead.dev/in-use".to_owned()];
         let patch = without_finalizer("u", &all, "fairlead.dev/in-use").unwrap();
-        assert_eq!(json!(patch)[1], json!({ "op": "test", "path": "/metadata/finalizers/1", "value": "fairlead.dev/in-use" }));
+        assert_eq!(
+            json!(patch)[1],
+            json!({ "op": "test", "path": "/metadata/finalizers/1", "value": "fairlead.dev/in-use" })
+        );
         assert_eq!(json!(patch)[2], json!({ "op": "remove", "path": "/metadata/finalizers/1" }));
         assert_eq!(without_finalizer("u", &all[..1], "fairlead.dev/in-use"), None);
     }

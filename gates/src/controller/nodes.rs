@@ -10,6 +10,7 @@ use kube::Api;
 use kube::api::{ListParams, PatchParams};
 use tracing::{debug, info, warn};
 
+use super::admit;
 use super::api::{CallError, Caller, json_patch};
 use super::metrics::{Kind, Verb};
 use super::model::{self, Node, NodeOffer};
@@ -19,7 +20,6 @@ use super::resource::{Step, Tracker};
 use super::run::Driver;
 use super::taint::{Changes, Facts, PAUSE};
 use super::view::View;
-use super::admit;
 
 /// Nodes whose pods are listed, and nodes that are patched, at one time.
 const PARALLEL: usize = 4;
@@ -53,25 +53,36 @@ struct Wanted {
 
 impl Wanted {
     fn of(view: &View) -> Self {
-        let blocks = view.blocks();
-        let claimed = Claimed::of(&blocks);
-        let living = view.networks().into_iter().filter(|network| network.metadata.deletion_timestamp.is_none());
-        let networks: BTreeMap<String, Network> = living.filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
-        let exhausted = networks.iter().map(|(name, network)| (name.clone(), occupancy::is_exhausted(network, &claimed))).collect();
+        let blocks = view.blocks.all();
+        let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
+        let living =
+            view.networks().into_iter().filter(|network| network.metadata.deletion_timestamp.is_none());
+        let networks: BTreeMap<String, Network> =
+            living.filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
+        let exhausted = networks
+            .iter()
+            .map(|(name, network)| (name.clone(), occupancy::is_exhausted(network, &claimed)))
+            .collect();
         Self { networks, exhausted }
     }
 
     /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
     fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, u64> {
         let counts = |network: &&Network| network.spec.exhaustion.resource && admit::is_accepted(network);
-        let here = offer.networks.iter().filter(|here| here.ready && self.networks.get(&here.name).filter(counts).is_some());
+        let here = offer
+            .networks
+            .iter()
+            .filter(|here| here.ready && self.networks.get(&here.name).as_ref().is_some_and(counts));
         here.map(|here| (here.name.clone(), here.promised)).collect()
     }
 
     /// By taint key: what decides about the taint.
     fn facts(&self, node: &Node, offer: &NodeOffer, prefix: &str) -> BTreeMap<String, Facts> {
         let facts = offer.networks.iter().filter_map(|here| {
-            let network = self.networks.get(&here.name).filter(|network| node.is_selected(&network.spec.node_selector))?;
+            let network = self
+                .networks
+                .get(&here.name)
+                .filter(|network| node.is_selected(&network.spec.node_selector))?;
             let facts = Facts {
                 effect: network.spec.exhaustion.taint.as_taint().filter(|_| network.spec.ipam.is_some()),
                 resource: network.spec.exhaustion.resource,
@@ -90,7 +101,13 @@ impl Wanted {
 impl Nodes {
     /// A driver that begins its term.
     pub fn new(caller: Caller, prefix: String) -> Self {
-        Self { api: Api::all(caller.client.clone()), caller, prefix, trackers: HashMap::new(), changes: Changes::default() }
+        Self {
+            api: Api::all(caller.client.clone()),
+            caller,
+            prefix,
+            trackers: HashMap::new(),
+            changes: Changes::default(),
+        }
     }
 
     async fn pass(&mut self, view: &View) -> Option<Duration> {
@@ -117,7 +134,12 @@ impl Nodes {
         again
     }
 
-    fn decide_taints(&mut self, node: &Node, facts: &BTreeMap<String, Facts>, again: &mut Option<Duration>) -> Todo {
+    fn decide_taints(
+        &mut self,
+        node: &Node,
+        facts: &BTreeMap<String, Facts>,
+        again: &mut Option<Duration>,
+    ) -> Todo {
         let current = node.taints.as_deref().unwrap_or_default();
         let change = self.changes.decide(&node.name, &self.prefix, current, facts, Instant::now());
         if change.waits {
@@ -154,7 +176,10 @@ impl Nodes {
         count
     }
 
-    async fn count<T>(&self, nodes: Vec<(std::sync::Arc<Node>, T)>) -> Vec<(std::sync::Arc<Node>, T, Counts)> {
+    async fn count<T>(
+        &self,
+        nodes: Vec<(std::sync::Arc<Node>, T)>,
+    ) -> Vec<(std::sync::Arc<Node>, T, Counts)> {
         let count = nodes.into_iter().map(|(node, targets)| async move {
             match self.requests(&node.name).await {
                 Ok(counts) => Some((node, targets, counts)),
@@ -211,13 +236,20 @@ impl Nodes {
         (name, changed)
     }
 
-    async fn finish(&self, name: &str, call: impl Future<Output = kube::Result<core::Node>>, view: &View) -> bool {
+    async fn finish(
+        &self,
+        name: &str,
+        call: impl Future<Output = kube::Result<core::Node>>,
+        view: &View,
+    ) -> bool {
         match self.caller.write(Verb::Patch, Kind::Node, name, call).await {
             Ok(node) => {
                 view.nodes.put(name.to_owned(), node.into());
                 return true;
             }
-            Err(error) if error.is_conflict() || error.is_not_found() => debug!(node = name, %error, "Node changed meanwhile"),
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                debug!(node = name, %error, "Node changed meanwhile");
+            }
             Err(error) => warn!(node = name, %error, "Node was not written"),
         }
         false

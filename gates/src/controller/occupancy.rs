@@ -133,7 +133,8 @@ mod tests {
             let spec = serde_json::json!({ "bridge": { "name": "b", "uplink": { "none": {} } }, "allowedNamespaces": { "from": "All" } });
             let mut network = Network::new("blue", serde_json::from_value(spec).unwrap());
             network.metadata.uid = Some("u".into());
-            network.status = Some(fairlead_crds::NetworkStatus { ranges: ranges.to_vec(), ..Default::default() });
+            network.status =
+                Some(fairlead_crds::NetworkStatus { ranges: ranges.to_vec(), ..Default::default() });
             network
         };
         let blocks = [block("10.0.0.1/32"), block("10.0.0.2/32")];
@@ -141,7 +142,10 @@ mod tests {
         let (v4, v6) = (range("10.0.0.0/30", 32), range("fd00::/64", 124));
         assert!(is_exhausted(&network(&[v4.clone(), v6.clone()]), &claimed));
         assert!(!is_exhausted(&network(std::slice::from_ref(&v6)), &claimed));
-        assert!(!is_exhausted(&network(&[v4.clone(), range("10.1.0.0/24", 28)]), &claimed), "another range has space");
+        assert!(
+            !is_exhausted(&network(&[v4.clone(), range("10.1.0.0/24", 28)]), &claimed),
+            "another range has space"
+        );
         assert!(!is_exhausted(&network(&[]), &claimed));
         assert_eq!(size(&network(&[v4, v6])), 2);
     }

@@ -1,7 +1,7 @@
 //! Driver: why pods without a node wait for their networks, as a condition and an event.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 use fairlead_crds::{Network, Reason, names};
 use jiff::Timestamp;
@@ -22,6 +22,8 @@ use super::waits::{self, Why, World};
 
 /// A pod that is scheduled within this time costs no write.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Fewest time between two writes of one pod: where addresses come and go, many pods would change their word at once.
+const REST: Duration = Duration::from_secs(5);
 /// Most pods that are written in one look, so that a flood of them does not keep the others waiting.
 const BATCH: usize = 100;
 
@@ -30,21 +32,23 @@ pub struct Pods {
     caller: Caller,
     events: Events,
     told: BTreeSet<(String, Reason)>,
+    written: HashMap<String, Instant>,
 }
 
 impl Pods {
     /// A driver that begins its term.
     pub fn new(caller: Caller, events: Events) -> Self {
-        Self { caller, events, told: BTreeSet::new() }
+        Self { caller, events, told: BTreeSet::new(), written: HashMap::new() }
     }
 
     async fn pass(&mut self, view: &View) -> Option<Duration> {
         let pods = view.pods.all();
         let uids: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.told.retain(|(uid, _)| uids.contains(uid.as_str()));
+        self.written.retain(|uid, at| uids.contains(uid.as_str()) && at.elapsed() < REST);
         let (mut again, mut left) = (None, BATCH);
         for (pod, why) in reasons(view, &pods) {
-            if is_young(&pod) {
+            if is_young(&pod) || self.written.contains_key(&pod.uid) {
                 again = Some(PATIENCE);
             } else if let Some(wanted) = waits::condition(&pod, why.as_ref()) {
                 if left == 0 {
@@ -63,8 +67,15 @@ impl Pods {
     async fn tell(&mut self, pod: &WaitingPod, why: &Why, waits: bool) -> Result<(), CallError> {
         let api: Api<core::Pod> = Api::namespaced(self.caller.client.clone(), &pod.namespace);
         let (patch, params) = (Patch::Strategic(patch(pod, why, Timestamp::now())), PatchParams::default());
-        self.caller.write(Verb::Patch, Kind::Pod, &pod.name, api.patch_status(&pod.name, &params, &patch)).await?;
-        info!(pod = format!("{}/{}", pod.namespace, pod.name), reason = why.reason.as_str(), "told why a pod waits");
+        self.caller
+            .write(Verb::Patch, Kind::Pod, &pod.name, api.patch_status(&pod.name, &params, &patch))
+            .await?;
+        self.written.insert(pod.uid.clone(), Instant::now());
+        info!(
+            pod = format!("{}/{}", pod.namespace, pod.name),
+            reason = why.reason.as_str(),
+            "told why a pod waits"
+        );
         if waits && self.told.insert((pod.uid.clone(), why.reason)) {
             let note = format!("{}: {}", why.reason, why.message);
             self.events.warn(&reference(pod), Reason::PodWaits, why.reason.as_str(), note).await?;
@@ -91,14 +102,19 @@ fn reasons(view: &View, pods: &[std::sync::Arc<WaitingPod>]) -> Vec<(WaitingPod,
     if pods.is_empty() {
         return Vec::new();
     }
-    let networks: BTreeMap<String, Network> = view.networks().into_iter().filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
-    let (offers, blocks) = (view.offers.all(), view.blocks());
+    let networks: BTreeMap<String, Network> =
+        view.networks().into_iter().filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
+    let (offers, blocks) = (view.offers.all(), view.blocks.all());
     let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
-    let claimed = Claimed::of(&blocks);
-    let full = |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
+    let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
+    let full =
+        |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
     let why = |pod: &WaitingPod| {
         let labels = view.namespaces.get(&pod.namespace);
-        waits::why(pod, &World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full })
+        waits::why(
+            pod,
+            &World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full },
+        )
     };
     pods.iter().map(|pod| (pod.as_ref().clone(), why(pod))).collect()
 }

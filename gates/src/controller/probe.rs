@@ -87,7 +87,8 @@ mod tests {
         let container = |name: &str| Container { name: name.into(), ..Container::default() };
         let with = |names: &[&str]| {
             let mut pod = pod().unwrap();
-            pod.spec.as_mut().unwrap().init_containers = Some(names.iter().map(|name| container(name)).collect());
+            pod.spec.as_mut().unwrap().init_containers =
+                Some(names.iter().map(|name| container(name)).collect());
             is_gated(&pod)
         };
         assert!(!is_gated(&pod().unwrap()));

@@ -15,7 +15,7 @@ pub struct Ground<'a> {
     /// What every Network has; what this one gets is entered.
     pub table: &'a mut Table,
     /// All blocks.
-    pub blocks: &'a [Block],
+    pub blocks: &'a [&'a Block],
     /// The same, by Network.
     pub claimed: &'a Claimed<'a>,
     /// Whether a range has drained for long enough (by its CIDR).
@@ -31,7 +31,7 @@ pub struct Decided {
     pub ranges: Vec<AdmittedRange>,
     /// The first sentence that says why something of the spec was refused.
     pub refused: Option<String>,
-    /// Whether a range is new, so that the decision needs the newest state of everything.
+    /// Whether addresses are given that were not before, so that the decision needs the newest state of everything.
     pub admits: bool,
     /// Whether a range has to wait until addresses have rested.
     pub waits: bool,
@@ -51,7 +51,9 @@ pub fn decide(network: &Network, may_grow: bool, ground: &mut Ground<'_>) -> Dec
             None => decided.leave(range, &current),
         }
     }
-    for range in given().filter(|range| !wanted.iter().any(|w| w.cidr == range.cidr && w.block_prefix() == range.block_prefix)) {
+    for range in given().filter(|range| {
+        !wanted.iter().any(|w| w.cidr == range.cidr && w.block_prefix() == range.block_prefix)
+    }) {
         decided.drain(network, range, ground);
     }
     decided
@@ -61,24 +63,40 @@ impl Decided {
     /// Gateway and excludes of an admitted range follow the spec, unless that would uncover another's addresses.
     fn keep(&mut self, network: &Network, have: &AdmittedRange, range: &Range, ground: &mut Ground<'_>) {
         let claim = Claim::new(network, range.cidr, &range.exclude);
-        let mut entry = AdmittedRange { gateway: range.gateway, state: RangeState::Admitted, message: None, ..have.clone() };
+        let mut entry = AdmittedRange {
+            gateway: range.gateway,
+            state: RangeState::Admitted,
+            message: None,
+            ..have.clone()
+        };
         if have.exclude == range.exclude {
             return self.ranges.push(entry);
         }
         match ground.table.conflict(&claim) {
+            None if (ground.settling)(range.cidr) => {
+                self.waits = true;
+            }
             Some(conflict) => {
                 entry.message = Some(format!("exclude is kept as it was: {conflict}"));
                 self.refuse(&conflict);
             }
             None => {
                 entry.exclude.clone_from(&range.exclude);
+                self.admits = true;
                 ground.table.add(claim);
             }
         }
         self.ranges.push(entry);
     }
 
-    fn admit(&mut self, network: &Network, range: &Range, draining: Option<&AdmittedRange>, entries: usize, ground: &mut Ground<'_>) {
+    fn admit(
+        &mut self,
+        network: &Network,
+        range: &Range,
+        draining: Option<&AdmittedRange>,
+        entries: usize,
+        ground: &mut Ground<'_>,
+    ) {
         let claim = Claim::new(network, range.cidr, &range.exclude);
         let mut entry = AdmittedRange {
             cidr: range.cidr,
@@ -106,18 +124,28 @@ impl Decided {
 
     /// Leaves what the status says of a range that may not be admitted now.
     fn leave(&mut self, range: &Range, current: &[&AdmittedRange]) {
-        let refused = current.iter().find(|have| have.cidr == range.cidr && have.state == RangeState::Refused);
+        let refused =
+            current.iter().find(|have| have.cidr == range.cidr && have.state == RangeState::Refused);
         self.ranges.extend(refused.map(|have| (*have).clone()));
     }
 
     /// A range that left the spec stays as long as a block of it exists.
     fn drain(&mut self, network: &Network, range: &AdmittedRange, ground: &Ground<'_>) {
         let uid = network.metadata.uid.as_deref().unwrap_or_default();
-        if range.state == RangeState::Draining && !ground.claimed.any_in(uid, range) && (ground.drained)(range.cidr) {
+        if range.state == RangeState::Draining
+            && !ground.claimed.any_in(uid, range)
+            && (ground.drained)(range.cidr)
+        {
             return;
         }
         self.waits = true;
-        self.ranges.push(AdmittedRange { state: RangeState::Draining, scarce: false, full: false, message: None, ..range.clone() });
+        self.ranges.push(AdmittedRange {
+            state: RangeState::Draining,
+            scarce: false,
+            full: false,
+            message: None,
+            ..range.clone()
+        });
     }
 
     fn refuse(&mut self, conflict: &Conflict) {
@@ -125,14 +153,24 @@ impl Decided {
     }
 }
 
-fn obstacle(claim: &Claim, block_prefix: u8, draining: Option<&AdmittedRange>, entries: usize, ground: &Ground<'_>) -> Option<String> {
+fn obstacle(
+    claim: &Claim,
+    block_prefix: u8,
+    draining: Option<&AdmittedRange>,
+    entries: usize,
+    ground: &Ground<'_>,
+) -> Option<String> {
     if let Some(old) = draining {
-        return Some(format!("{} still drains with blocks of /{}; it is admitted when they are handed back", claim.cidr, old.block_prefix));
+        return Some(format!(
+            "{} still drains with blocks of /{}; it is admitted when they are handed back",
+            claim.cidr, old.block_prefix
+        ));
     }
     if entries >= MAX_ENTRIES {
         return Some(format!("{} has to wait: {MAX_ENTRIES} ranges of the network still drain", claim.cidr));
     }
-    let conflict = ground.table.conflict(claim).or_else(|| space::foreign_block(claim, block_prefix, ground.blocks));
+    let conflict =
+        ground.table.conflict(claim).or_else(|| space::foreign_block(claim, block_prefix, ground.blocks));
     conflict.map(|conflict| conflict.to_string())
 }
 
@@ -168,9 +206,10 @@ mod tests {
     }
 
     fn run(all: &[Network], which: usize, blocks: &[Block], settled: bool) -> Decided {
+        let refs: Vec<&Block> = blocks.iter().collect();
         let mut ground = Ground {
             table: &mut Table::of(all),
-            blocks,
+            blocks: &refs,
             claimed: &Claimed::of(blocks),
             drained: &|_| settled,
             settling: &|_| !settled,
@@ -184,18 +223,34 @@ mod tests {
 
     #[test]
     fn a_new_range_is_admitted_with_its_default_block_size() {
-        let decided = run(&[network("blue", &[json!({ "cidr": "10.0.0.0/24", "gateway": "10.0.0.1" })], &[])], 0, &[], true);
+        let decided = run(
+            &[network("blue", &[json!({ "cidr": "10.0.0.0/24", "gateway": "10.0.0.1" })], &[])],
+            0,
+            &[],
+            true,
+        );
         assert!(decided.admits && decided.refused.is_none());
-        assert_eq!((decided.ranges[0].block_prefix, decided.ranges[0].gateway), (28, Some("10.0.0.1".parse().unwrap())));
+        assert_eq!(
+            (decided.ranges[0].block_prefix, decided.ranges[0].gateway),
+            (28, Some("10.0.0.1".parse().unwrap()))
+        );
     }
 
     #[test]
     fn the_other_ranges_of_a_network_are_admitted_although_one_is_refused() {
-        let red = network("red", &[json!({ "cidr": "10.0.0.0/16" })], &[admitted("10.0.0.0/16", 28, "Admitted")]);
-        let blue = network("blue", &[json!({ "cidr": "10.0.1.0/24" }), json!({ "cidr": "10.9.0.0/24" })], &[]);
+        let red =
+            network("red", &[json!({ "cidr": "10.0.0.0/16" })], &[admitted("10.0.0.0/16", 28, "Admitted")]);
+        let blue =
+            network("blue", &[json!({ "cidr": "10.0.1.0/24" }), json!({ "cidr": "10.9.0.0/24" })], &[]);
         let decided = run(&[red, blue], 1, &[], true);
-        assert_eq!(states(&decided), [("10.0.1.0/24".into(), RangeState::Refused), ("10.9.0.0/24".into(), RangeState::Admitted)]);
-        assert_eq!(decided.refused.unwrap(), "10.0.1.0/24 overlaps 10.0.0.0/16 of network red in space default");
+        assert_eq!(
+            states(&decided),
+            [("10.0.1.0/24".into(), RangeState::Refused), ("10.9.0.0/24".into(), RangeState::Admitted)]
+        );
+        assert_eq!(
+            decided.refused.unwrap(),
+            "10.0.1.0/24 overlaps 10.0.0.0/16 of network red in space default"
+        );
     }
 
     #[test]
@@ -203,7 +258,12 @@ mod tests {
         let there = [admitted("10.0.0.0/24", 28, "Admitted"), admitted("10.1.0.0/24", 28, "Draining")];
         let blue = network("blue", &[json!({ "cidr": "10.2.0.0/24" })], &there);
         let blocks = [block("blue", "10.1.0.16/28")];
-        let draining = |blocks: &[Block], settled| states(&run(std::slice::from_ref(&blue), 0, blocks, settled)).iter().filter(|(_, s)| *s == RangeState::Draining).count();
+        let draining = |blocks: &[Block], settled| {
+            states(&run(std::slice::from_ref(&blue), 0, blocks, settled))
+                .iter()
+                .filter(|(_, s)| *s == RangeState::Draining)
+                .count()
+        };
         assert_eq!(draining(&blocks, true), 2);
         assert_eq!(draining(&[], true), 1, "the one that had drained has left");
         assert_eq!(draining(&[], false), 2, "a node may still be claiming");
@@ -211,16 +271,24 @@ mod tests {
 
     #[test]
     fn a_range_that_comes_back_while_it_drains_is_admitted_again() {
-        let blue = network("blue", &[json!({ "cidr": "10.0.0.0/24" })], &[admitted("10.0.0.0/24", 28, "Draining")]);
+        let blue =
+            network("blue", &[json!({ "cidr": "10.0.0.0/24" })], &[admitted("10.0.0.0/24", 28, "Draining")]);
         let decided = run(&[blue], 0, &[], true);
         assert_eq!(states(&decided), [("10.0.0.0/24".into(), RangeState::Admitted)]);
     }
 
     #[test]
     fn a_range_never_changes_its_block_size_while_it_is_there() {
-        let blue = network("blue", &[json!({ "cidr": "10.0.0.0/24", "blockPrefix": 30 })], &[admitted("10.0.0.0/24", 28, "Draining")]);
+        let blue = network(
+            "blue",
+            &[json!({ "cidr": "10.0.0.0/24", "blockPrefix": 30 })],
+            &[admitted("10.0.0.0/24", 28, "Draining")],
+        );
         let decided = run(&[blue], 0, &[block("blue", "10.0.0.16/28")], true);
-        assert_eq!(states(&decided), [("10.0.0.0/24".into(), RangeState::Refused), ("10.0.0.0/24".into(), RangeState::Draining)]);
+        assert_eq!(
+            states(&decided),
+            [("10.0.0.0/24".into(), RangeState::Refused), ("10.0.0.0/24".into(), RangeState::Draining)]
+        );
         assert!(decided.refused.unwrap().contains("still drains with blocks of /28"));
     }
 

@@ -60,13 +60,24 @@ pub(super) async fn drop_block_finalizer(caller: &Caller, block: &IPBlock) -> Re
 }
 
 /// Removes one finalizer from an object; success if it is already gone.
-pub(super) async fn drop_finalizer<K>(caller: &Caller, api: &Api<K>, kind: Kind, object: &K, finalizer: &str) -> Result<(), CallError>
+pub(super) async fn drop_finalizer<K>(
+    caller: &Caller,
+    api: &Api<K>,
+    kind: Kind,
+    object: &K,
+    finalizer: &str,
+) -> Result<(), CallError>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let Some(patch) = node_patch::without_finalizer(&uid, object.finalizers(), finalizer) else { return Ok(()) };
-    match caller.write(Verb::Patch, kind, &name, api.patch(&name, &PatchParams::default(), &json_patch(patch))).await {
+    let Some(patch) = node_patch::without_finalizer(&uid, object.finalizers(), finalizer) else {
+        return Ok(());
+    };
+    match caller
+        .write(Verb::Patch, kind, &name, api.patch(&name, &PatchParams::default(), &json_patch(patch)))
+        .await
+    {
         Ok(_) => info!(?kind, name, finalizer, "finalizer removed"),
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),

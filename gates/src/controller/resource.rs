@@ -58,7 +58,9 @@ impl Tracker {
 
     fn fill(&mut self, target: u64, counted: Option<u64>, now: Instant) -> Step {
         let gone_for = self.removed.map(|since| now.saturating_duration_since(since));
-        if let Some(left) = gone_for.and_then(|gone| SETTLE_MIN.checked_sub(gone)).filter(|left| !left.is_zero()) {
+        if let Some(left) =
+            gone_for.and_then(|gone| SETTLE_MIN.checked_sub(gone)).filter(|left| !left.is_zero())
+        {
             return Step::Wait(left);
         }
         if let Some(left) = self.until_next(RECOUNT, now).filter(|_| gone_for.is_some()) {
@@ -148,7 +150,8 @@ mod tests {
     fn binds_that_never_settle_do_not_keep_it_away_for_ever() {
         let (start, mut tracker) = (Instant::now(), Tracker::default());
         assert_eq!(tracker.step(1, Some(90), Some(0), start), Step::Remove);
-        let steps = (1..=12u32).map(|n| tracker.step(1, None, Some(n.into()), start + SETTLE_MIN + RECOUNT * n));
+        let steps =
+            (1..=12u32).map(|n| tracker.step(1, None, Some(n.into()), start + SETTLE_MIN + RECOUNT * n));
         assert!(steps.into_iter().any(|step| matches!(step, Step::Set(_))));
     }
 

@@ -1,8 +1,9 @@
 //! Wiring: who runs when, and how everything ends.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use kube::Client;
@@ -39,7 +40,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     log(&args)?;
     info!(version = fairlead_crds::VERSION, identity = args.identity, "starting");
     let config = config().await.context("find the API server")?;
-    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
+    let listener =
+        TcpListener::bind(args.listen).await.with_context(|| format!("listen on {}", args.listen))?;
     let health = Arc::new(Health::default());
     let token = CancellationToken::new();
     let caller = Caller {
@@ -52,7 +54,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     tasks.spawn(prove(config, Arc::clone(&health), token.clone()));
     let elector = Elector::new(caller.clone(), args.identity.clone());
     let lead_token = token.clone();
-    tasks.spawn(async move { elector.run(lead_token, |term| lead(caller.clone(), args.clone(), term)).await });
+    tasks
+        .spawn(async move { elector.run(lead_token, |term| lead(caller.clone(), args.clone(), term)).await });
     wait_for_signal(&token).await?;
     while let Some(ended) = tasks.join_next().await {
         ended.context("a task failed")?;
@@ -63,7 +66,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 fn log(args: &Args) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&args.log).context("read the log filter")?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let ansi = std::io::stderr().is_terminal();
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi);
     let set = if args.log_json { builder.json().try_init() } else { builder.try_init() };
     set.map_err(|error| anyhow::anyhow!("start logging: {error}"))
 }
@@ -91,7 +96,11 @@ async fn lead(caller: Caller, args: Args, token: CancellationToken) {
     let view = View::start(&caller.client, &mut tasks, &token);
     let events = Events::new(caller.clone(), args.identity.clone());
     tasks.spawn(drive(Networks::new(caller.clone(), events.clone()), Arc::clone(&view), token.clone()));
-    tasks.spawn(drive(Nodes::new(caller.clone(), args.taint_prefix.clone()), Arc::clone(&view), token.clone()));
+    tasks.spawn(drive(
+        Nodes::new(caller.clone(), args.taint_prefix.clone()),
+        Arc::clone(&view),
+        token.clone(),
+    ));
     tasks.spawn(drive(Pods::new(caller.clone(), events), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(LostNodes::new(caller.clone(), args.lost_after), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Uninstall::new(caller, args.taint_prefix), view, token.clone()));
@@ -114,9 +123,12 @@ async fn drive(mut driver: impl Driver, view: Arc<View>, token: CancellationToke
     let work = async {
         loop {
             bell.mark_unchanged();
+            let began = Instant::now();
             let again = if view.is_ready() { driver.look(&view).await } else { None };
+            // In a large cluster a look takes longer than a change: most of the time stays for others.
+            let rest = DEBOUNCE.max(began.elapsed() * 2);
             tokio::select! {
-                _ = bell.changed() => sleep(DEBOUNCE).await,
+                _ = bell.changed() => sleep(rest).await,
                 () = sleep(again.unwrap_or(IDLE)) => {}
             }
         }

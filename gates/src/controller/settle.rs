@@ -25,7 +25,13 @@ pub struct Settling {
 impl Settling {
     /// A leader that has just taken over: a predecessor may have given something up a moment ago.
     pub fn new(now: Instant) -> Self {
-        Self { started: now, table: Table::default(), given_up: Vec::new(), draining: HashMap::new(), terminating: HashMap::new() }
+        Self {
+            started: now,
+            table: Table::default(),
+            given_up: Vec::new(),
+            draining: HashMap::new(),
+            terminating: HashMap::new(),
+        }
     }
 
     /// Takes note of the Networks as they are now.
@@ -55,7 +61,11 @@ impl Settling {
     }
 }
 
-fn keep_times<K: Eq + std::hash::Hash>(old: &HashMap<K, Instant>, keys: impl Iterator<Item = K>, now: Instant) -> HashMap<K, Instant> {
+fn keep_times<K: Eq + std::hash::Hash>(
+    old: &HashMap<K, Instant>,
+    keys: impl Iterator<Item = K>,
+    now: Instant,
+) -> HashMap<K, Instant> {
     keys.map(|key| {
         let since = old.get(&key).copied().unwrap_or(now);
         (key, since)
@@ -81,7 +91,10 @@ mod tests {
     use super::*;
 
     fn network(state: Option<&str>) -> Network {
-        let ranges: Vec<_> = state.iter().map(|state| json!({ "cidr": "10.0.0.0/24", "blockPrefix": 28, "state": state })).collect();
+        let ranges: Vec<_> = state
+            .iter()
+            .map(|state| json!({ "cidr": "10.0.0.0/24", "blockPrefix": 28, "state": state }))
+            .collect();
         serde_json::from_value(json!({
             "apiVersion": "fairlead.dev/v1alpha1", "kind": "Network",
             "metadata": { "name": "blue", "uid": "u" },

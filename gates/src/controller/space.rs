@@ -40,7 +40,9 @@ pub enum Conflict {
         space: String,
     },
     /// A node owns some of its addresses for another range.
-    #[error("{cidr} overlaps block {block}, which node {node} owns for network {network}; it is admitted when the block is handed back")]
+    #[error(
+        "{cidr} overlaps block {block}, which node {node} owns for network {network}; it is admitted when the block is handed back"
+    )]
     Block {
         /// The range that is refused.
         cidr: Cidr,
@@ -70,7 +72,10 @@ impl Table {
 
     /// The range of another entry that shares an address with this one.
     pub fn conflict(&self, claim: &Claim) -> Option<Conflict> {
-        let other = self.0.iter().find(|other| other.space == claim.space && !other.is_same(claim) && other.shares_with(claim))?;
+        let other = self
+            .0
+            .iter()
+            .find(|other| other.space == claim.space && !other.is_same(claim) && other.shares_with(claim))?;
         Some(Conflict::Range {
             cidr: claim.cidr,
             other: other.cidr,
@@ -81,7 +86,11 @@ impl Table {
 
     /// What this table had given out and `now` has not, or only in part: nodes may not know yet.
     pub fn given_up(&self, now: &Self) -> Vec<(String, Cidr)> {
-        let kept = |old: &&Claim| now.0.iter().any(|new| new.is_same(old) && new.exclude.iter().all(|part| old.exclude.contains(part)));
+        let kept = |old: &&Claim| {
+            now.0
+                .iter()
+                .any(|new| new.is_same(old) && new.exclude.iter().all(|part| old.exclude.contains(part)))
+        };
         self.0.iter().filter(|claim| !kept(claim)).map(|claim| (claim.space.clone(), claim.cidr)).collect()
     }
 }
@@ -104,18 +113,24 @@ impl Claim {
 
     /// Two ranges of which one lies in what the other excludes share nothing.
     fn shares_with(&self, other: &Self) -> bool {
-        let leaves = |outer: &Self, inner: &Self| outer.cidr.0.contains(&inner.cidr.0) && Addresses::union(&outer.exclude).covers(&inner.cidr);
+        let leaves = |outer: &Self, inner: &Self| {
+            outer.cidr.0.contains(&inner.cidr.0) && Addresses::union(&outer.exclude).covers(&inner.cidr)
+        };
         grid::overlap(self.cidr, other.cidr) && !leaves(self, other) && !leaves(other, self)
     }
 }
 
 /// The block of a node that shares an address with a range it is not of. Such blocks outlive their range only when
 /// a node was slow to learn of its end; excluded parts count too, since addresses may have been handed out before.
-pub fn foreign_block(claim: &Claim, block_prefix: u8, blocks: &[Block]) -> Option<Conflict> {
-    let own = |block: &Block| {
-        block.network_uid == claim.network_uid && claim.cidr.0.contains(&block.cidr.0) && block.cidr.0.prefix_len() == block_prefix
+pub fn foreign_block(claim: &Claim, block_prefix: u8, blocks: &[&Block]) -> Option<Conflict> {
+    let own = |block: &&&Block| {
+        block.network_uid == claim.network_uid
+            && claim.cidr.0.contains(&block.cidr.0)
+            && block.cidr.0.prefix_len() == block_prefix
     };
-    let block = blocks.iter().find(|block| block.space == claim.space && grid::overlap(block.cidr, claim.cidr) && !own(block))?;
+    let block = blocks
+        .iter()
+        .find(|block| block.space == claim.space && grid::overlap(block.cidr, claim.cidr) && !own(block))?;
     Some(Conflict::Block {
         cidr: claim.cidr,
         block: block.name.clone(),
@@ -153,7 +168,11 @@ mod tests {
     #[test]
     fn an_overlap_names_the_other_network_and_its_range() {
         assert_eq!(
-            message(claim("red", "default", "10.20.4.0/24", &[]), &claim("blue", "default", "10.20.0.0/16", &[])).unwrap(),
+            message(
+                claim("red", "default", "10.20.4.0/24", &[]),
+                &claim("blue", "default", "10.20.0.0/16", &[])
+            )
+            .unwrap(),
             "10.20.0.0/16 overlaps 10.20.4.0/24 of network red in space default"
         );
     }
@@ -187,11 +206,11 @@ mod tests {
             cidr: "10.20.0.0/28".parse().unwrap(),
         };
         let wanted = claim("blue", "default", "10.20.0.0/16", &[]);
-        let conflict = foreign_block(&wanted, 28, std::slice::from_ref(&block)).unwrap().to_string();
+        let conflict = foreign_block(&wanted, 28, &[&block]).unwrap().to_string();
         assert!(conflict.contains("default-10-20-0-0-28") && conflict.contains("node1"), "{conflict}");
         let own = Block { network_uid: "uid-blue".into(), ..block };
-        assert_eq!(foreign_block(&wanted, 28, std::slice::from_ref(&own)), None);
-        assert!(foreign_block(&wanted, 27, &[own]).is_some(), "a block of another grid");
+        assert_eq!(foreign_block(&wanted, 28, &[&own]), None);
+        assert!(foreign_block(&wanted, 27, &[&own]).is_some(), "a block of another grid");
     }
 
     #[test]

@@ -34,7 +34,8 @@ impl Facts {
     ///
     /// Both are kept within what the node has, or a small range could never reach the high mark again.
     fn marks(&self) -> (u64, u64) {
-        let low = if self.resource { 0 } else { (self.promised / 10).max(4).min(self.promised.saturating_sub(1)) };
+        let low =
+            if self.resource { 0 } else { (self.promised / 10).max(4).min(self.promised.saturating_sub(1)) };
         let step = if self.size < SMALL { 1 } else { 4 };
         (low, (low + step).min(self.promised).max(low + 1))
     }
@@ -73,8 +74,16 @@ pub struct Change {
 impl Changes {
     /// What a node's taints shall be. `wanted` has the networks the node has, by taint key; keys of ours that are not
     /// in it are removed.
-    pub fn decide(&self, node: &str, prefix: &str, current: &[Taint], wanted: &BTreeMap<String, Facts>, now: Instant) -> Change {
-        let (ours, mut taints): (Vec<Taint>, Vec<Taint>) = current.iter().cloned().partition(|taint| taint.key.starts_with(prefix));
+    pub fn decide(
+        &self,
+        node: &str,
+        prefix: &str,
+        current: &[Taint],
+        wanted: &BTreeMap<String, Facts>,
+        now: Instant,
+    ) -> Change {
+        let (ours, mut taints): (Vec<Taint>, Vec<Taint>) =
+            current.iter().cloned().partition(|taint| taint.key.starts_with(prefix));
         let mut change = Change::default();
         let keys = wanted.keys().cloned().chain(ours.iter().map(|taint| taint.key.clone()));
         for key in keys.collect::<std::collections::BTreeSet<_>>() {
@@ -82,12 +91,19 @@ impl Changes {
             let has = here.first().map(|taint| taint.effect.as_str());
             let wants = wanted.get(&key).and_then(|facts| facts.wanted(has));
             let same = here.len() <= 1 && has == wants;
-            let rests = self.0.get(&(node.to_owned(), key.clone())).is_some_and(|at| now.saturating_duration_since(*at) < PAUSE);
+            let rests = self
+                .0
+                .get(&(node.to_owned(), key.clone()))
+                .is_some_and(|at| now.saturating_duration_since(*at) < PAUSE);
             change.waits |= !same && rests;
             if same || rests {
                 taints.extend(here.into_iter().cloned());
             } else {
-                taints.extend(wants.map(|effect| Taint { key: key.clone(), effect: effect.to_owned(), ..Taint::default() }));
+                taints.extend(wants.map(|effect| Taint {
+                    key: key.clone(),
+                    effect: effect.to_owned(),
+                    ..Taint::default()
+                }));
                 change.keys.push(key);
             }
         }
@@ -109,7 +125,15 @@ mod tests {
     use super::*;
 
     const PREFIX: &str = "ip-exhausted.fairlead.dev/";
-    const FACTS: Facts = Facts { effect: Some("PreferNoSchedule"), resource: true, full: true, size: 256, free: 0, promised: 20, ready: true };
+    const FACTS: Facts = Facts {
+        effect: Some("PreferNoSchedule"),
+        resource: true,
+        full: true,
+        size: 256,
+        free: 0,
+        promised: 20,
+        ready: true,
+    };
 
     fn key() -> String {
         format!("{PREFIX}blue")
@@ -127,7 +151,10 @@ mod tests {
     #[test]
     fn it_comes_when_nothing_is_free_and_the_range_is_full() {
         let foreign = taint("other", "NoSchedule");
-        assert_eq!(decide(&[foreign.clone()], Some(FACTS)), Some(vec![foreign, taint(&key(), "PreferNoSchedule")]));
+        assert_eq!(
+            decide(std::slice::from_ref(&foreign), Some(FACTS)),
+            Some(vec![foreign, taint(&key(), "PreferNoSchedule")])
+        );
         assert_eq!(decide(&[], Some(Facts { full: false, ..FACTS })), None);
         assert_eq!(decide(&[], Some(Facts { free: 1, ..FACTS })), None);
         assert_eq!(decide(&[], Some(Facts { effect: None, ..FACTS })), None);
@@ -180,7 +207,10 @@ mod tests {
         let soon = changes.decide("n", PREFIX, &there, &none, start + Duration::from_secs(4));
         assert_eq!((soon.taints, soon.waits), (None, true));
         assert_eq!(changes.decide("n", PREFIX, &there, &none, start + PAUSE).taints, Some(vec![]));
-        assert!(changes.decide("m", PREFIX, &there, &none, start).taints.is_some(), "another node does not wait");
+        assert!(
+            changes.decide("m", PREFIX, &there, &none, start).taints.is_some(),
+            "another node does not wait"
+        );
     }
 
     proptest! {
@@ -188,7 +218,7 @@ mod tests {
         fn a_node_without_pods_never_keeps_the_taint_and_it_never_flaps(
             resource: bool, size in 1u128..1000, promised in 1u64..1000, free in 0u64..1000,
         ) {
-            let facts = |free| Facts { resource, size, promised, free, ..FACTS };
+            let facts = |free| Facts { resource, size, free, promised, ..FACTS };
             let there = [taint(&key(), "PreferNoSchedule")];
             prop_assert_eq!(decide(&there, Some(facts(promised))), Some(vec![]), "all addresses are free");
             let (comes, goes) = (decide(&[], Some(facts(free))).is_some(), decide(&there, Some(facts(free))).is_some());

@@ -44,14 +44,22 @@ impl Uninstall {
         }
         let networks: Api<Network> = Api::all(self.caller.client.clone());
         for network in view.networks.all() {
-            let dropped = remains::drop_finalizer(&self.caller, &networks, Kind::Network, &network, names::NETWORK_FINALIZER).await;
+            let dropped = remains::drop_finalizer(
+                &self.caller,
+                &networks,
+                Kind::Network,
+                &network,
+                names::NETWORK_FINALIZER,
+            )
+            .await;
             complain("network", dropped);
         }
         complain("what lost nodes left", self.clear_lost(view).await);
     }
 
     async fn clean(&self, node: &Node, view: &View) -> Result<(), CallError> {
-        let (api, params): (Api<core::Node>, _) = (Api::all(self.caller.client.clone()), PatchParams::default());
+        let (api, params): (Api<core::Node>, _) =
+            (Api::all(self.caller.client.clone()), PatchParams::default());
         if !node.resources.is_empty() {
             let all: Vec<_> = node.resources.keys().map(|network| (network.clone(), None)).collect();
             let patch = json_patch(node_patch::resources(node, &all));
@@ -60,10 +68,14 @@ impl Uninstall {
             view.nodes.put(node.name.clone(), written.into());
         }
         let current = node.taints.as_deref().unwrap_or_default();
-        let change = Changes::default().decide(&node.name, &self.prefix, current, &BTreeMap::new(), Instant::now());
+        let change =
+            Changes::default().decide(&node.name, &self.prefix, current, &BTreeMap::new(), Instant::now());
         if let Some(taints) = change.taints {
             let patch = json_patch(node_patch::taints(node, &taints));
-            let written = self.caller.write(Verb::Patch, Kind::Node, &node.name, api.patch(&node.name, &params, &patch)).await?;
+            let written = self
+                .caller
+                .write(Verb::Patch, Kind::Node, &node.name, api.patch(&node.name, &params, &patch))
+                .await?;
             view.nodes.put(node.name.clone(), written.into());
             info!(node = node.name, "taints of a node removed");
         }
@@ -76,7 +88,9 @@ impl Uninstall {
         let mut nodes = remains::nodes_with_records(&self.caller).await?;
         nodes.extend(view.blocks.all().iter().map(|block| block.node.clone()));
         self.leases.observe(&held, &BTreeSet::new(), Instant::now());
-        let silent = |node: &&String| !held.contains_key(*node) || self.leases.is_silent(node, Duration::ZERO, Instant::now());
+        let silent = |node: &&String| {
+            !held.contains_key(*node) || self.leases.is_silent(node, Duration::ZERO, Instant::now())
+        };
         for node in nodes.iter().filter(silent) {
             for record in remains::records_of(&self.caller, node).await? {
                 remains::drop_record_finalizer(&self.caller, &record).await?;

@@ -48,7 +48,11 @@ impl View {
     pub fn start(client: &Client, tasks: &mut JoinSet<()>, token: &CancellationToken) -> Arc<Self> {
         let view = Arc::new(Self::default());
         let mut start = Start { client, tasks, token, bell: &view.bell };
-        start.watch::<Network, _>(Config::default(), without_managed_fields, &view.networks);
+        start.watch::<Network, _>(
+            Config::default(),
+            |object| Some(without_managed_fields(object)),
+            &view.networks,
+        );
         start.watch::<core::Node, _>(Config::default(), |node| Some(node.into()), &view.nodes);
         start.watch::<NodeNetwork, _>(Config::default(), |object| Some(object.into()), &view.offers);
         start.watch::<IPBlock, _>(Config::default(), |object| Some(object.into()), &view.blocks);
@@ -59,7 +63,7 @@ impl View {
             &view.namespaces,
         );
         let one = Config::default().fields(&format!("metadata.name={}", names::ADMISSION));
-        start.watch::<Admission, _>(one, without_managed_fields, &view.admission);
+        start.watch::<Admission, _>(one, |object| Some(without_managed_fields(object)), &view.admission);
         view
     }
 
@@ -86,16 +90,11 @@ impl View {
     pub fn networks(&self) -> Vec<Network> {
         self.networks.all().iter().map(|network| network.as_ref().clone()).collect()
     }
-
-    /// All blocks, as the pure modules take them.
-    pub fn blocks(&self) -> Vec<Block> {
-        self.blocks.all().iter().map(|block| block.as_ref().clone()).collect()
-    }
 }
 
-fn without_managed_fields<K: Resource>(mut object: K) -> Option<K> {
+fn without_managed_fields<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
-    Some(object)
+    object
 }
 
 struct Start<'a> {

@@ -50,13 +50,18 @@ pub fn condition(pod: &WaitingPod, why: Option<&Why>) -> Option<Why> {
         Some(why) => why.clone(),
         None => pod.condition.is_some().then_some(nothing)?,
     };
-    let is = pod.condition.as_ref().is_some_and(|(reason, message)| *reason == wanted.reason.as_str() && *message == wanted.message);
+    let is = pod
+        .condition
+        .as_ref()
+        .is_some_and(|(reason, message)| *reason == wanted.reason.as_str() && *message == wanted.message);
     (!is).then_some(wanted)
 }
 
 fn networks(pod: &WaitingPod) -> Result<Vec<String>, Why> {
     let mut all = Vec::new();
-    for (annotation, value) in [(names::NETWORKS_ANNOTATION, &pod.requested), (names::SELECTED_ANNOTATION, &pod.selected)] {
+    for (annotation, value) in
+        [(names::NETWORKS_ANNOTATION, &pod.requested), (names::SELECTED_ANNOTATION, &pod.selected)]
+    {
         let requests = request::parse(value.as_deref().unwrap_or_default())
             .map_err(|error| Why::new(Reason::InvalidRequest, format!("annotation {annotation}: {error}")))?;
         all.extend(requests.into_iter().map(|request| request.network));
@@ -67,7 +72,12 @@ fn networks(pod: &WaitingPod) -> Result<Vec<String>, Why> {
 }
 
 fn check(name: &str, pod: &WaitingPod, world: &World<'_>) -> Result<(), Why> {
-    let missing = || Why::new(Reason::NetworkNotFound, format!("network {name} does not exist; the pod goes on once it does"));
+    let missing = || {
+        Why::new(
+            Reason::NetworkNotFound,
+            format!("network {name} does not exist; the pod goes on once it does"),
+        )
+    };
     let network = world.networks.get(name).ok_or_else(missing)?;
     if network.metadata.deletion_timestamp.is_some() {
         return Err(Why::new(Reason::NetworkTerminating, format!("network {name} is being deleted")));
@@ -82,7 +92,8 @@ fn check_accepted(name: &str, network: &Network) -> Result<(), Why> {
         return Ok(());
     }
     let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    let accepted = conditions.into_iter().find(|condition| condition.type_ == ConditionType::Accepted.as_str());
+    let accepted =
+        conditions.into_iter().find(|condition| condition.type_ == ConditionType::Accepted.as_str());
     let message = accepted.map_or("the controller has not looked at it yet", |condition| &condition.message);
     Err(Why::new(Reason::NetworkNotAccepted, format!("network {name} is not accepted: {message}")))
 }
@@ -90,22 +101,34 @@ fn check_accepted(name: &str, network: &Network) -> Result<(), Why> {
 fn check_namespace(name: &str, network: &Network, pod: &WaitingPod, world: &World<'_>) -> Result<(), Why> {
     let allowed = &network.spec.allowed_namespaces;
     let Some(labels) = world.namespace else { return Ok(()) };
-    if allowed.from == AllowedFrom::All || allowed.selector.as_ref().is_some_and(|selector| selector.matches(labels)) {
+    if allowed.from == AllowedFrom::All
+        || allowed.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    {
         return Ok(());
     }
-    Err(Why::new(Reason::NamespaceNotAllowed, format!("network {name} does not allow namespace {}", pod.namespace)))
+    Err(Why::new(
+        Reason::NamespaceNotAllowed,
+        format!("network {name} does not allow namespace {}", pod.namespace),
+    ))
 }
 
 fn check_nodes(name: &str, network: &Network, world: &World<'_>) -> Result<(), Why> {
-    let here = world.offers.iter().flat_map(|offer| &offer.networks).filter(|offer| offer.name == name && offer.ready);
+    let here = world
+        .offers
+        .iter()
+        .flat_map(|offer| &offer.networks)
+        .filter(|offer| offer.name == name && offer.ready);
     let (count, free) = here.fold((0, 0), |(count, free), offer| (count + 1, free + offer.free));
     if count == 0 {
         let selector = if network.spec.node_selector.is_empty() { "" } else { ", see its nodeSelector" };
-        let message = format!("network {name} is not ready on any node{selector}; see kubectl get nodenetworks");
+        let message =
+            format!("network {name} is not ready on any node{selector}; see kubectl get nodenetworks");
         return Err(Why::new(Reason::NetworkNotOnNode, message));
     }
     if network.spec.ipam.is_some() && free == 0 && (world.full)(name) {
-        let message = format!("network {name} has no free address on any node and no unclaimed block left; delete pods that use it, or add a range");
+        let message = format!(
+            "network {name} has no free address on any node and no unclaimed block left; delete pods that use it, or add a range"
+        );
         return Err(Why::new(Reason::NoAddresses, message));
     }
     Ok(())
@@ -130,7 +153,12 @@ mod tests {
     }
 
     fn pod(request: &str) -> WaitingPod {
-        WaitingPod { namespace: "team".into(), requested: Some(request.into()), selected: Some("[]".into()), ..WaitingPod::default() }
+        WaitingPod {
+            namespace: "team".into(),
+            requested: Some(request.into()),
+            selected: Some("[]".into()),
+            ..WaitingPod::default()
+        }
     }
 
     fn reason(request: &str, network: Network, free: u64, ready: bool, full: bool) -> Option<Reason> {
@@ -141,7 +169,8 @@ mod tests {
             networks: vec![NetworkOnNode { name: "blue".into(), ready, free, ..NetworkOnNode::default() }],
         };
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
-        let world = World { networks: &networks, offers: &[&offer], namespace: Some(&labels), full: &|_| full };
+        let world =
+            World { networks: &networks, offers: &[&offer], namespace: Some(&labels), full: &|_| full };
         why(&pod(request), &world).map(|why| why.reason)
     }
 
@@ -157,8 +186,20 @@ mod tests {
         let ok = || network(&json!({}));
         assert_eq!(reason("blue@eth0", ok(), 1, true, false), Some(Reason::InvalidRequest));
         assert_eq!(reason("red", ok(), 1, true, false), Some(Reason::NetworkNotFound));
-        assert_eq!(reason("blue", network(&json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })), 1, true, false), Some(Reason::NetworkTerminating));
-        assert_eq!(reason("blue", network(&json!({ "status": null })), 1, true, false), Some(Reason::NetworkNotAccepted));
+        assert_eq!(
+            reason(
+                "blue",
+                network(&json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } })),
+                1,
+                true,
+                false
+            ),
+            Some(Reason::NetworkTerminating)
+        );
+        assert_eq!(
+            reason("blue", network(&json!({ "status": null })), 1, true, false),
+            Some(Reason::NetworkNotAccepted)
+        );
         let other = json!({ "spec": { "allowedNamespaces": { "from": "Selector", "selector": { "matchLabels": { "team": "b" } } } } });
         assert_eq!(reason("blue", network(&other), 1, true, false), Some(Reason::NamespaceNotAllowed));
         assert_eq!(reason("blue", ok(), 1, false, false), Some(Reason::NetworkNotOnNode));

@@ -13,13 +13,7 @@ const SO_NETNS_COOKIE: libc::c_int = 71;
 #[derive(Clone, Copy, Debug)]
 struct NetnsCookie;
 
-nix::getsockopt_impl!(
-    NetnsCookie,
-    libc::SOL_SOCKET,
-    SO_NETNS_COOKIE,
-    u64,
-    sockopt::GetStruct<u64>
-);
+nix::getsockopt_impl!(NetnsCookie, libc::SOL_SOCKET, SO_NETNS_COOKIE, u64, sockopt::GetStruct<u64>);
 
 /// The cookie of the namespace in which `socket` was made.
 ///
@@ -34,12 +28,7 @@ pub(super) fn of_socket(socket: &impl AsFd) -> nix::Result<u64> {
 /// # Errors
 /// The kernel makes no socket or is older than 5.14.
 pub fn own_cookie() -> nix::Result<u64> {
-    of_socket(&socket(
-        AddressFamily::Unix,
-        SockType::Datagram,
-        SockFlag::SOCK_CLOEXEC,
-        None,
-    )?)
+    of_socket(&socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?)
 }
 
 #[cfg(test)]

@@ -56,10 +56,7 @@ pub fn observe() -> Result<Seen, LoError> {
     let cookie = cookie::of_socket(&socket).map_err(LoError::Cookie)?;
     let mut buffer = vec![0; BUFFER];
     let answer = ask(&socket, &mut buffer).map_err(LoError::Ask)?;
-    Ok(Seen {
-        alias: netlink::alias(answer)?,
-        cookie,
-    })
+    Ok(Seen { alias: netlink::alias(answer)?, cookie })
 }
 
 fn ask<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> nix::Result<&'a [u8]> {
@@ -76,12 +73,8 @@ fn ask<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> nix::Result<&'a [u8]> {
 }
 
 fn open(groups: u32) -> nix::Result<OwnedFd> {
-    let socket = socket(
-        AddressFamily::Netlink,
-        SockType::Raw,
-        SockFlag::SOCK_CLOEXEC,
-        SockProtocol::NetlinkRoute,
-    )?;
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
     bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
     Ok(socket)
 }

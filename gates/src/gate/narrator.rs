@@ -29,21 +29,14 @@ impl Narrator {
     /// For this pod, waiting since `now`.
     pub fn new(pod: &Pod, now: Instant) -> Self {
         let named = |text: &str, what: &str| {
-            if text.is_empty() {
-                format!("<{what}>")
-            } else {
-                text.to_owned()
-            }
+            if text.is_empty() { format!("<{what}>") } else { text.to_owned() }
         };
         let (namespace, name) = (named(&pod.namespace, "namespace"), named(&pod.name, "pod"));
         let label = names::pod_label(&name);
         Self {
             pod: format!("{namespace}/{name}"),
             node: named(&pod.node, "node"),
-            look_at: format!(
-                "kubectl get podnetwork -n {namespace} -l {}={label}",
-                names::POD_LABEL
-            ),
+            look_at: format!("kubectl get podnetwork -n {namespace} -l {}={label}", names::POD_LABEL),
             began: now,
             reminded: now,
             told: None,
@@ -59,10 +52,9 @@ impl Narrator {
                 self.pod,
                 (now - self.began).as_secs_f32()
             )],
-            Verdict::Wait(why) => [self.begin(), self.reason(why, now), self.remind(why, now)]
-                .into_iter()
-                .flatten()
-                .collect(),
+            Verdict::Wait(why) => {
+                [self.begin(), self.reason(why, now), self.remind(why, now)].into_iter().flatten().collect()
+            }
         }
     }
 
@@ -84,9 +76,7 @@ impl Narrator {
     }
 
     fn reason(&mut self, why: &Wait, now: Instant) -> Option<String> {
-        let too_soon = self
-            .told_at
-            .is_some_and(|at| now.saturating_duration_since(at) < REASON_GAP);
+        let too_soon = self.told_at.is_some_and(|at| now.saturating_duration_since(at) < REASON_GAP);
         if too_soon || self.told.as_ref() == Some(why) {
             return None;
         }
@@ -113,17 +103,13 @@ impl Narrator {
             ),
             why => (one_line(&why.to_string()), self.look_at.clone()),
         };
-        Some(format!(
-            "still waiting after {waited} s: {why}; look at: {look_at}"
-        ))
+        Some(format!("still waiting after {waited} s: {why}; look at: {look_at}"))
     }
 }
 
 /// A reason may quote what a user wrote; it must not look like several lines of the log.
 fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -131,12 +117,7 @@ mod tests {
     use super::*;
 
     fn pod() -> Pod {
-        Pod {
-            uid: "u1".into(),
-            namespace: "shop".into(),
-            name: "web-0".into(),
-            node: "node1".into(),
-        }
+        Pod { uid: "u1".into(), namespace: "shop".into(), name: "web-0".into(), node: "node1".into() }
     }
 
     fn because(reason: &str) -> Verdict {
@@ -161,24 +142,14 @@ mod tests {
     fn a_pod_that_never_waits_gets_one_line() {
         assert_eq!(
             log([Verdict::Open]),
-            [(
-                0,
-                "going on: the networks of pod shop/web-0 are attached, waited 0.0 s".to_owned()
-            )]
+            [(0, "going on: the networks of pod shop/web-0 are attached, waited 0.0 s".to_owned())]
         );
     }
 
     #[test]
     fn one_line_when_it_begins_one_per_reason_and_one_when_it_goes_on() {
         let none = Verdict::Wait(Wait::NoMarker);
-        let verdicts = [
-            none,
-            because("a"),
-            because("a"),
-            because("b"),
-            because("a"),
-            Verdict::Open,
-        ];
+        let verdicts = [none, because("a"), because("a"), because("b"), because("a"), Verdict::Open];
         assert_eq!(
             log(verdicts),
             [
@@ -186,20 +157,14 @@ mod tests {
                 (1, "waiting: a".to_owned()),
                 (3, "waiting: b".to_owned()),
                 (4, "waiting: a".to_owned()),
-                (
-                    5,
-                    "going on: the networks of pod shop/web-0 are attached, waited 5.0 s".to_owned()
-                ),
+                (5, "going on: the networks of pod shop/web-0 are attached, waited 5.0 s".to_owned()),
             ]
         );
     }
 
     #[test]
     fn a_reason_that_is_there_at_once_is_told_at_once() {
-        assert_eq!(
-            log([because("a")]),
-            [(0, BEGIN.to_owned()), (0, "waiting: a".to_owned())]
-        );
+        assert_eq!(log([because("a")]), [(0, BEGIN.to_owned()), (0, "waiting: a".to_owned())]);
     }
 
     #[test]
@@ -234,35 +199,21 @@ mod tests {
         let start = Instant::now();
         let mut narrator = Narrator::new(&pod(), start);
         let lines: usize = (0..1000)
-            .map(|n| {
-                narrator
-                    .tell(&because(&n.to_string()), start + Duration::from_millis(n))
-                    .len()
-            })
+            .map(|n| narrator.tell(&because(&n.to_string()), start + Duration::from_millis(n)).len())
             .sum();
         assert_eq!(lines, 2, "the begin and the first reason within one second");
-        assert_eq!(
-            narrator.tell(&because("last"), start + Duration::from_secs(2)),
-            ["waiting: last"]
-        );
+        assert_eq!(narrator.tell(&because("last"), start + Duration::from_secs(2)), ["waiting: last"]);
     }
 
     #[test]
     fn a_reason_with_newlines_is_one_line() {
-        assert_eq!(
-            log([because("a\nwaiting: b\x1b[2J")])[1].1,
-            "waiting: a waiting: b [2J"
-        );
+        assert_eq!(log([because("a\nwaiting: b\x1b[2J")])[1].1, "waiting: a waiting: b [2J");
     }
 
     #[test]
     fn names_that_are_not_known_are_placeholders() {
-        let nobody = Pod {
-            uid: String::new(),
-            namespace: String::new(),
-            name: String::new(),
-            node: String::new(),
-        };
+        let nobody =
+            Pod { uid: String::new(), namespace: String::new(), name: String::new(), node: String::new() };
         let start = Instant::now();
         let lines = Narrator::new(&nobody, start).tell(&Verdict::Wait(Wait::NoUid), start);
         assert_eq!(

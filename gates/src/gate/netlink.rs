@@ -27,12 +27,7 @@ pub fn get_lo() -> [u8; REQUEST_LEN] {
     let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &u32::try_from(REQUEST_LEN).unwrap_or_default().to_ne_bytes());
     put(4, &libc::RTM_GETLINK.to_ne_bytes());
-    put(
-        6,
-        &u16::try_from(libc::NLM_F_REQUEST)
-            .unwrap_or_default()
-            .to_ne_bytes(),
-    );
+    put(6, &u16::try_from(libc::NLM_F_REQUEST).unwrap_or_default().to_ne_bytes());
     put(20, &LO_INDEX.to_ne_bytes());
     message
 }
@@ -71,16 +66,12 @@ fn slice(bytes: &[u8], from: usize, to: usize) -> Result<&[u8], AnswerError> {
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Result<u16, AnswerError> {
-    let bytes = slice(bytes, at, at + 2)?
-        .try_into()
-        .map_err(|_| AnswerError::Malformed)?;
+    let bytes = slice(bytes, at, at + 2)?.try_into().map_err(|_| AnswerError::Malformed)?;
     Ok(u16::from_ne_bytes(bytes))
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Result<u32, AnswerError> {
-    let bytes = slice(bytes, at, at + 4)?
-        .try_into()
-        .map_err(|_| AnswerError::Malformed)?;
+    let bytes = slice(bytes, at, at + 4)?.try_into().map_err(|_| AnswerError::Malformed)?;
     Ok(u32::from_ne_bytes(bytes))
 }
 
@@ -125,14 +116,7 @@ mod tests {
 
     #[test]
     fn the_alias_is_found_among_other_attributes() {
-        let answer = link(
-            1,
-            &[
-                (IFLA_IFNAME, b"lo\0"),
-                (libc::IFLA_IFALIAS, b"hello\0"),
-                (99, b"x"),
-            ],
-        );
+        let answer = link(1, &[(IFLA_IFNAME, b"lo\0"), (libc::IFLA_IFALIAS, b"hello\0"), (99, b"x")]);
         assert_eq!(alias(&answer), Ok(Some("hello".into())));
     }
 
@@ -144,10 +128,7 @@ mod tests {
 
     #[test]
     fn another_link_is_not_lo() {
-        assert_eq!(
-            alias(&link(2, &[(libc::IFLA_IFALIAS, b"x\0")])),
-            Err(AnswerError::Malformed)
-        );
+        assert_eq!(alias(&link(2, &[(libc::IFLA_IFALIAS, b"x\0")])), Err(AnswerError::Malformed));
     }
 
     #[test]
@@ -159,16 +140,9 @@ mod tests {
 
     #[test]
     fn a_cut_answer_is_malformed() {
-        let answer = link(
-            1,
-            &[(IFLA_IFNAME, b"lo\0"), (libc::IFLA_IFALIAS, b"hello, world\0")],
-        );
+        let answer = link(1, &[(IFLA_IFNAME, b"lo\0"), (libc::IFLA_IFALIAS, b"hello, world\0")]);
         for length in 0..answer.len() {
-            assert_eq!(
-                alias(&answer[..length]),
-                Err(AnswerError::Malformed),
-                "{length} bytes"
-            );
+            assert_eq!(alias(&answer[..length]), Err(AnswerError::Malformed), "{length} bytes");
         }
     }
 

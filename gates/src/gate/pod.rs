@@ -43,12 +43,7 @@ mod tests {
         let pod = Pod::from_vars(|name| (name == "FAIRLEAD_POD_UID").then(|| "u1".into()));
         assert_eq!(
             pod,
-            Pod {
-                uid: "u1".into(),
-                namespace: String::new(),
-                name: String::new(),
-                node: String::new()
-            }
+            Pod { uid: "u1".into(), namespace: String::new(), name: String::new(), node: String::new() }
         );
     }
 }

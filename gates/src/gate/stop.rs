@@ -25,9 +25,7 @@ impl Stop {
 
     /// True once after each signal.
     pub fn requested(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_some_and(|fd| matches!(fd.read_signal(), Ok(Some(_))))
+        self.0.as_ref().is_some_and(|fd| matches!(fd.read_signal(), Ok(Some(_))))
     }
 
     /// Readable when [`Self::requested`] is true.

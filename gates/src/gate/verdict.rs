@@ -42,10 +42,7 @@ pub fn judge(alias: Option<&str>, uid: &str, cookie: u64) -> Verdict {
         Some(Err(MarkerError::Field(field))) => Wait::Damaged(field),
         Some(Ok(marker)) if marker.uid() != uid => Wait::OtherPod(marker.uid().to_owned()),
         Some(Ok(Marker::Waiting { reason, .. })) => Wait::Reason(reason),
-        Some(Ok(Marker::Ready {
-            cookie: Some(written),
-            ..
-        })) if written == cookie => return Verdict::Open,
+        Some(Ok(Marker::Ready { cookie: Some(written), .. })) if written == cookie => return Verdict::Open,
         Some(Ok(Marker::Ready { cookie: Some(_), .. })) => Wait::OtherNamespace,
         Some(Ok(Marker::Ready { cookie: None, .. })) => Wait::Damaged("cookie"),
     })
@@ -74,12 +71,7 @@ mod tests {
     use super::*;
 
     fn ready(uid: &str, cookie: Option<u64>) -> String {
-        Marker::Ready {
-            uid: uid.into(),
-            cookie,
-            hash: "0123abcd".into(),
-        }
-        .to_string()
+        Marker::Ready { uid: uid.into(), cookie, hash: "0123abcd".into() }.to_string()
     }
 
     #[test]
@@ -89,28 +81,16 @@ mod tests {
 
     #[test]
     fn everything_else_waits_and_says_why() {
-        let waiting = Marker::Waiting {
-            uid: "u1".into(),
-            reason: "no address; wait".into(),
-        }
-        .to_string();
+        let waiting = Marker::Waiting { uid: "u1".into(), reason: "no address; wait".into() }.to_string();
         for (alias, uid, why) in [
             (None, "u1", Wait::NoMarker),
             (Some("someone's alias".into()), "u1", Wait::NoMarker),
-            (
-                Some(ready("u1", Some(7)).replace("/v1", "/v2")),
-                "u1",
-                Wait::NoMarker,
-            ),
+            (Some(ready("u1", Some(7)).replace("/v1", "/v2")), "u1", Wait::NoMarker),
             (Some(waiting), "u1", Wait::Reason("no address; wait".into())),
             (Some(ready("u2", Some(7))), "u1", Wait::OtherPod("u2".into())),
             (Some(ready("u1", Some(8))), "u1", Wait::OtherNamespace),
             (Some(ready("u1", None)), "u1", Wait::Damaged("cookie")),
-            (
-                Some(ready("u1", Some(7)).replace("hash", "hush")),
-                "u1",
-                Wait::Damaged("hash"),
-            ),
+            (Some(ready("u1", Some(7)).replace("hash", "hush")), "u1", Wait::Damaged("hash")),
             (Some(ready("", Some(7))), "", Wait::NoUid),
         ] {
             assert_eq!(judge(alias.as_deref(), uid, 7), Verdict::Wait(why), "{alias:?}");

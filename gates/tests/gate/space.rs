@@ -26,19 +26,13 @@ fn missing() -> Option<String> {
         return Some("root".to_owned());
     }
     let paths: Vec<_> = env::split_paths(&env::var_os("PATH").unwrap_or_default()).collect();
-    let tool = TOOLS
-        .iter()
-        .find(|tool| !paths.iter().any(|path| path.join(tool).exists()))?;
+    let tool = TOOLS.iter().find(|tool| !paths.iter().any(|path| path.join(tool).exists()))?;
     Some(format!("the tool {tool} (Debian: iproute2, util-linux, procps)"))
 }
 
 fn run(program: &str, args: &[&str]) {
     let output = Command::new(program).args(args).output().unwrap();
-    assert!(
-        output.status.success(),
-        "{program} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn eventually<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
@@ -61,11 +55,7 @@ impl Space {
     /// None, with a line that says what is missing, where the test cannot run; a failure under `CI=true`.
     pub fn new() -> Option<Self> {
         if let Some(what) = missing() {
-            assert_ne!(
-                env::var("CI").as_deref(),
-                Ok("true"),
-                "not run: {what} is missing"
-            );
+            assert_ne!(env::var("CI").as_deref(), Ok("true"), "not run: {what} is missing");
             eprintln!("not run: {what} is missing");
             return None;
         }
@@ -95,19 +85,13 @@ impl Space {
     }
 
     pub fn set_alias(&self, alias: &str) {
-        run(
-            "ip",
-            &["-n", &self.name, "link", "set", "dev", "lo", "alias", alias],
-        );
+        run("ip", &["-n", &self.name, "link", "set", "dev", "lo", "alias", alias]);
     }
 
     /// At least `count` link notifications.
     pub fn flood(&self, count: usize) {
-        let mut ip = Command::new("ip")
-            .args(["-n", &self.name, "-batch", "-"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut ip =
+            Command::new("ip").args(["-n", &self.name, "-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
         let mut lines = ip.stdin.take().unwrap();
         for n in 0..count {
             writeln!(lines, "link set dev lo alias {n}").unwrap();
@@ -141,11 +125,8 @@ impl Gate {
     }
 
     fn start_under(space: &Space, uid: &str, wrapper: &[&str]) -> Self {
-        let log = env::temp_dir().join(format!(
-            "{}.{}.log",
-            space.name,
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        ));
+        let log =
+            env::temp_dir().join(format!("{}.{}.log", space.name, COUNT.fetch_add(1, Ordering::Relaxed)));
         let child = Command::new("nsenter")
             .arg(format!("--net={}", space.path().display()))
             .args(wrapper)
@@ -169,11 +150,7 @@ impl Gate {
     /// The exit status, or none if it still runs after `limit`.
     pub fn ends_within(&mut self, limit: Duration) -> Option<i32> {
         let status = eventually(limit, || self.child.try_wait().unwrap())?;
-        Some(
-            status
-                .code()
-                .unwrap_or_else(|| panic!("{status}: {}", self.log())),
-        )
+        Some(status.code().unwrap_or_else(|| panic!("{status}: {}", self.log())))
     }
 
     pub fn log(&self) -> String {
@@ -191,10 +168,7 @@ impl Gate {
 
     /// To the gate that a wrapper waits for.
     pub fn signal_child(&self, signal: &str) {
-        run(
-            "pkill",
-            &["--signal", signal, "--parent", &self.child.id().to_string()],
-        );
+        run("pkill", &["--signal", signal, "--parent", &self.child.id().to_string()]);
     }
 }
 

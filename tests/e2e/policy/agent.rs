@@ -60,7 +60,10 @@ pub async fn an_agent_writes_objects_of_its_own_node_only(place: &Place) -> Resu
     attempt(&one, Verb::Create, &blocks, &block("policy-10-9-0-0-28", "10.9.0.0/28", "node1")).await?;
     let not_yours = "this token is of node node1";
     refused(attempt(&one, Verb::Create, &records, &pod_network("theirs", "node2", true)).await, not_yours)?;
-    refused(attempt(&one, Verb::Create, &blocks, &block("policy-10-9-0-0-28", "10.9.0.0/28", "node2")).await, not_yours)?;
+    refused(
+        attempt(&one, Verb::Create, &blocks, &block("policy-10-9-0-0-28", "10.9.0.0/28", "node2")).await,
+        not_yours,
+    )?;
 
     send(&two, Verb::Create, &records, &pod_network("theirs", "node2", true)).await?;
     let block_name = format!("policy-10-{}-0-28", place.octets());
@@ -81,7 +84,10 @@ async fn others_are_refused(one: &Client, path: &str, words: &str) -> Result<()>
     // Either the schema or the policy is first to refuse.
     refused(attempt(one, Verb::Json, path, &adopt).await, "")?;
     refused(attempt(one, Verb::Merge, path, &json!({ "metadata": { "finalizers": null } })).await, words)?;
-    refused(attempt(one, Verb::Merge, path, &json!({ "metadata": { "labels": { "a": "b" } } })).await, words)?;
+    refused(
+        attempt(one, Verb::Merge, path, &json!({ "metadata": { "labels": { "a": "b" } } })).await,
+        words,
+    )?;
     refused(attempt(one, Verb::Merge, &format!("{path}/status"), &json!({ "status": {} })).await, words)?;
     refused(attempt(one, Verb::Delete, path, &Value::Null).await, words)
 }
@@ -101,14 +107,23 @@ pub async fn an_agent_writes_what_is_named_as_its_node_only(place: &Place) -> Re
     }
     let status = json!({ "status": { "summary": "forged" } });
     attempt(&one, Verb::Merge, &format!("{nodes}/node1/status"), &status).await?;
-    attempt(&one, Verb::Merge, &format!("{LEASES}/node1"), &json!({ "metadata": { "labels": { "a": "b" } } })).await?;
+    attempt(
+        &one,
+        Verb::Merge,
+        &format!("{LEASES}/node1"),
+        &json!({ "metadata": { "labels": { "a": "b" } } }),
+    )
+    .await?;
     let (theirs, forged) = (format!("{nodes}/node2"), json!({ "metadata": { "labels": { "a": "b" } } }));
     refused(attempt(&one, Verb::Merge, &format!("{theirs}/status"), &status).await, "node node1")?;
     refused(attempt(&one, Verb::Merge, &theirs, &forged).await, "node node1")?;
     refused(attempt(&one, Verb::Create, &nodes, &node_network("node3")).await, "node node1")?;
     refused(attempt(&one, Verb::Merge, &format!("{LEASES}/node2"), &forged).await, "Lease of its own node")?;
     refused(attempt(&one, Verb::Create, LEASES, &lease("node3")).await, "Lease of its own node")?;
-    refused(attempt(&one, Verb::Merge, &format!("{LEASES}/{}", names::CONTROLLER), &forged).await, "Lease of its own node")
+    refused(
+        attempt(&one, Verb::Merge, &format!("{LEASES}/{}", names::CONTROLLER), &forged).await,
+        "Lease of its own node",
+    )
 }
 
 /// Of a pod of its own node the agent writes one condition.
@@ -123,12 +138,16 @@ pub async fn an_agent_writes_one_condition_of_its_own_pods_only(place: &Place) -
         pod["spec"]["containers"][0]["image"] = json!("none.invalid/none");
         pod["spec"]["nodeName"] = json!(node);
         let stored = send(&place.client, Verb::Create, &pods, &pod).await?;
-        paths.push(format!("{pods}/{}", stored["metadata"]["name"].as_str().context("a pod without a name")?));
+        paths
+            .push(format!("{pods}/{}", stored["metadata"]["name"].as_str().context("a pod without a name")?));
     }
     let condition = |name: &str| json!({ "status": { "conditions": [{ "type": name, "status": "True" }] } });
     let status = |path: &str| format!("{path}/status");
     attempt(&one, Verb::Strategic, &status(&paths[0]), &condition(names::NETWORK_READY)).await?;
-    refused(attempt(&one, Verb::Strategic, &status(&paths[1]), &condition(names::NETWORK_READY)).await, "of its own node")?;
+    refused(
+        attempt(&one, Verb::Strategic, &status(&paths[1]), &condition(names::NETWORK_READY)).await,
+        "of its own node",
+    )?;
     for change in [
         condition("Ready"),
         json!({ "status": { "phase": "Failed" } }),
@@ -138,7 +157,10 @@ pub async fn an_agent_writes_one_condition_of_its_own_pods_only(place: &Place) -
         json!({ "metadata": { "annotations": { names::SELECTED_ANNOTATION: "[]" } } }),
         json!({ "metadata": { "finalizers": ["mine.example/keep"] } }),
     ] {
-        refused(attempt(&one, Verb::Strategic, &status(&paths[0]), &change).await, "nothing of a pod but the condition")?;
+        refused(
+            attempt(&one, Verb::Strategic, &status(&paths[0]), &change).await,
+            "nothing of a pod but the condition",
+        )?;
     }
     for path in &paths {
         send(&place.client, Verb::Delete, &format!("{path}?gracePeriodSeconds=0"), &Value::Null).await?;
@@ -150,9 +172,19 @@ pub async fn an_agent_writes_one_condition_of_its_own_pods_only(place: &Place) -
 pub async fn the_policy_knows_every_field_of_a_pods_status(place: &Place) -> Result<()> {
     let document = send(&place.client, Verb::Get, "/openapi/v3/api/v1", &Value::Null).await?;
     let fields = document["components"]["schemas"]["io.k8s.api.core.v1.PodStatus"]["properties"].as_object();
-    let policy = send(&place.client, Verb::Get, "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairlead-pod-status", &Value::Null).await?;
+    let policy = send(
+        &place.client,
+        Verb::Get,
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairlead-pod-status",
+        &Value::Null,
+    )
+    .await?;
     let expressions = policy["spec"]["validations"].to_string();
-    let unknown: Vec<_> = fields.context("no schema of PodStatus")?.keys().filter(|field| !expressions.contains(&format!("status.?{field} ")) && *field != "conditions").collect();
+    let unknown: Vec<_> = fields
+        .context("no schema of PodStatus")?
+        .keys()
+        .filter(|field| !expressions.contains(&format!("status.?{field} ")) && *field != "conditions")
+        .collect();
     ensure!(unknown.is_empty(), "an agent could change {unknown:?}");
     Ok(())
 }
@@ -162,29 +194,62 @@ pub async fn an_agent_has_no_right_that_its_code_does_not_need(place: &Place) ->
     let agent = place.agent("node1").await?;
     let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let kinds = [
-        ("", "pods", ""), ("", "pods", "status"), ("", "pods", "exec"), ("", "pods", "eviction"), ("", "pods", "binding"),
-        ("", "pods", "ephemeralcontainers"), ("", "nodes", ""), ("", "nodes", "status"), ("", "namespaces", ""),
-        ("", "secrets", ""), ("", "configmaps", ""), ("", "serviceaccounts", "token"), ("", "events", ""),
-        ("events.k8s.io", "events", ""), ("coordination.k8s.io", "leases", ""), ("apps", "daemonsets", ""),
-        ("fairlead.dev", "networks", ""), ("fairlead.dev", "networks", "status"), ("fairlead.dev", "admissions", ""),
-        ("fairlead.dev", "podnetworks", ""), ("fairlead.dev", "podnetworks", "status"), ("fairlead.dev", "ipblocks", ""),
-        ("fairlead.dev", "ipblocks", "status"), ("fairlead.dev", "nodenetworks", ""), ("fairlead.dev", "nodenetworks", "status"),
-        ("admissionregistration.k8s.io", "validatingadmissionpolicies", ""), ("rbac.authorization.k8s.io", "clusterroles", ""),
+        ("", "pods", ""),
+        ("", "pods", "status"),
+        ("", "pods", "exec"),
+        ("", "pods", "eviction"),
+        ("", "pods", "binding"),
+        ("", "pods", "ephemeralcontainers"),
+        ("", "nodes", ""),
+        ("", "nodes", "status"),
+        ("", "namespaces", ""),
+        ("", "secrets", ""),
+        ("", "configmaps", ""),
+        ("", "serviceaccounts", "token"),
+        ("", "events", ""),
+        ("events.k8s.io", "events", ""),
+        ("coordination.k8s.io", "leases", ""),
+        ("apps", "daemonsets", ""),
+        ("fairlead.dev", "networks", ""),
+        ("fairlead.dev", "networks", "status"),
+        ("fairlead.dev", "admissions", ""),
+        ("fairlead.dev", "podnetworks", ""),
+        ("fairlead.dev", "podnetworks", "status"),
+        ("fairlead.dev", "ipblocks", ""),
+        ("fairlead.dev", "ipblocks", "status"),
+        ("fairlead.dev", "nodenetworks", ""),
+        ("fairlead.dev", "nodenetworks", "status"),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies", ""),
+        ("rbac.authorization.k8s.io", "clusterroles", ""),
     ];
     let needed = [
-        "patch pods/status", "create events.k8s.io/events", "patch events.k8s.io/events",
-        "create fairlead.dev/podnetworks", "patch fairlead.dev/podnetworks", "delete fairlead.dev/podnetworks",
-        "create fairlead.dev/ipblocks", "patch fairlead.dev/ipblocks", "delete fairlead.dev/ipblocks",
-        "create fairlead.dev/nodenetworks", "patch fairlead.dev/nodenetworks", "patch fairlead.dev/podnetworks/status",
-        "patch fairlead.dev/ipblocks/status", "patch fairlead.dev/nodenetworks/status",
+        "patch pods/status",
+        "create events.k8s.io/events",
+        "patch events.k8s.io/events",
+        "create fairlead.dev/podnetworks",
+        "patch fairlead.dev/podnetworks",
+        "delete fairlead.dev/podnetworks",
+        "create fairlead.dev/ipblocks",
+        "patch fairlead.dev/ipblocks",
+        "delete fairlead.dev/ipblocks",
+        "create fairlead.dev/nodenetworks",
+        "patch fairlead.dev/nodenetworks",
+        "patch fairlead.dev/podnetworks/status",
+        "patch fairlead.dev/ipblocks/status",
+        "patch fairlead.dev/nodenetworks/status",
     ];
     let mut allowed = Vec::new();
     for (group, resource, subresource) in kinds {
-        for verb in ["create", "update", "patch", "delete", "deletecollection", "bind", "escalate", "impersonate"] {
+        for verb in
+            ["create", "update", "patch", "delete", "deletecollection", "bind", "escalate", "impersonate"]
+        {
             let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb, "namespace": place.namespace });
             let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": { "resourceAttributes": attributes } });
             if send(&agent, Verb::Create, reviews, &review).await?["status"]["allowed"] == true {
-                let parts = [group, resource, subresource].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+                let parts = [group, resource, subresource]
+                    .into_iter()
+                    .filter(|part| !part.is_empty())
+                    .collect::<Vec<_>>();
                 allowed.push(format!("{verb} {}", parts.join("/")));
             }
         }

@@ -20,8 +20,7 @@ pub async fn a_broken_installation_stops_only_who_asks(place: &Place) -> Result<
     let path = format!("{BINDINGS}/fairlead-admission");
     let mut binding = send(&place.client, Verb::Get, &path, &Value::Null).await?;
     let metadata = &binding["metadata"];
-    binding["metadata"] =
-        json!({ "name": metadata["name"], "labels": metadata["labels"], "annotations": metadata["annotations"] });
+    binding["metadata"] = json!({ "name": metadata["name"], "labels": metadata["labels"], "annotations": metadata["annotations"] });
     send(&place.client, Verb::Delete, &path, &Value::Null).await?;
     let outcome = without_the_admission(place).await;
     send(&place.client, Verb::Create, BINDINGS, &binding).await?;
@@ -42,10 +41,14 @@ async fn without_the_admission(place: &Place) -> Result<()> {
         .await?;
     }
     let stored = place.try_pod(&plain()).await?;
-    ensure!(stored["spec"]["initContainers"].is_null() && stored["metadata"]["annotations"].is_null(), "{stored:#}");
+    ensure!(
+        stored["spec"]["initContainers"].is_null() && stored["metadata"]["annotations"].is_null(),
+        "{stored:#}"
+    );
     let mut on_the_node = asking(&place.counted);
     on_the_node["spec"]["hostNetwork"] = json!(true);
     place.try_pod(&on_the_node).await?;
     place.label_namespace(&json!({ names::ATTACH_LABEL: names::ATTACH_ENABLED })).await?;
-    wait::until(SOON, "the label to be seen", || async { refused(place.try_pod(&plain()).await, sentence) }).await
+    wait::until(SOON, "the label to be seen", || async { refused(place.try_pod(&plain()).await, sentence) })
+        .await
 }

@@ -31,7 +31,8 @@ pub fn container(name: &str, resources: &Value) -> Value {
 }
 
 fn counts(pod: &Value) -> Value {
-    let limits = pod["spec"]["initContainers"][0]["resources"]["limits"].as_object().cloned().unwrap_or_default();
+    let limits =
+        pod["spec"]["initContainers"][0]["resources"]["limits"].as_object().cloned().unwrap_or_default();
     limits.into_iter().filter(|(key, _)| key.starts_with(names::RESOURCE_PREFIX)).collect()
 }
 
@@ -74,7 +75,12 @@ pub async fn everything_is_injected_once(place: &Place) -> Result<()> {
                 "seccompProfile": { "type": "RuntimeDefault" },
             })
     );
-    let paths: Vec<_> = gate["env"].as_array().into_iter().flatten().map(|variable| (variable["name"].as_str(), variable["valueFrom"]["fieldRef"]["fieldPath"].as_str())).collect();
+    let paths: Vec<_> = gate["env"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|variable| (variable["name"].as_str(), variable["valueFrom"]["fieldRef"]["fieldPath"].as_str()))
+        .collect();
     let expected = [
         (names::ENV_POD_UID, "metadata.uid"),
         (names::ENV_POD_NAME, "metadata.name"),
@@ -158,7 +164,10 @@ async fn rival_is_behind(place: &Place) -> Result<()> {
     .await?;
     for _ in 0..20 {
         let stored = stored(&pod).await?;
-        ensure!(names_of(&stored["spec"]["initContainers"]) == [names::GATE_CONTAINER, "rival"], "{stored:#}");
+        ensure!(
+            names_of(&stored["spec"]["initContainers"]) == [names::GATE_CONTAINER, "rival"],
+            "{stored:#}"
+        );
     }
     Ok(())
 }
@@ -167,14 +176,19 @@ async fn rival_is_behind(place: &Place) -> Result<()> {
 pub async fn a_gate_that_the_user_brought_is_replaced(place: &Place) -> Result<()> {
     let ours = place.try_pod(&asking(&place.counted)).await?;
     let mut pod = asking(&place.counted);
-    let mut gate = container(names::GATE_CONTAINER, &json!({ "limits": { names::resource(&place.counted): "7" } }));
+    let mut gate =
+        container(names::GATE_CONTAINER, &json!({ "limits": { names::resource(&place.counted): "7" } }));
     gate["restartPolicy"] = json!("Always");
     pod["spec"]["initContainers"] = json!([container("mine", &json!({})), gate]);
     pod["spec"]["volumes"] = json!([{ "name": "fairlead-gate-token", "configMap": { "name": "trap" } }]);
     let stored = place.try_pod(&pod).await?;
     ensure!(names_of(&stored["spec"]["initContainers"]) == [names::GATE_CONTAINER, "mine"], "{stored:#}");
     ensure!(stored["spec"]["initContainers"][0] == ours["spec"]["initContainers"][0], "{stored:#}");
-    let token = stored["spec"]["volumes"].as_array().into_iter().flatten().filter(|volume| volume["name"] == "fairlead-gate-token");
+    let token = stored["spec"]["volumes"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|volume| volume["name"] == "fairlead-gate-token");
     ensure!(token.map(|volume| volume["emptyDir"].is_object()).collect::<Vec<_>>() == [true], "{stored:#}");
     // A copy of a held pod without its annotations, as debuggers make it.
     pod["metadata"]["annotations"] = Value::Null;
@@ -213,13 +227,25 @@ pub async fn the_quality_of_service_class_is_kept(place: &Place) -> Result<()> {
     let cases = [
         ("Guaranteed", vec![guaranteed("1", "1Gi"), guaranteed("250m", "2Gi")], guaranteed("250m", "1Gi")),
         ("BestEffort", vec![json!({}), json!({})], json!({})),
-        ("Burstable", vec![json!({ "requests": { "cpu": "0.2", "memory": "1Gi" } }), json!({ "requests": { "cpu": "150m" } })], json!({ "requests": { "cpu": "150m" } })),
-        ("Burstable", vec![json!({ "limits": { "cpu": "2" } })], json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "2" } })),
+        (
+            "Burstable",
+            vec![
+                json!({ "requests": { "cpu": "0.2", "memory": "1Gi" } }),
+                json!({ "requests": { "cpu": "150m" } }),
+            ],
+            json!({ "requests": { "cpu": "150m" } }),
+        ),
+        (
+            "Burstable",
+            vec![json!({ "limits": { "cpu": "2" } })],
+            json!({ "requests": { "cpu": "2" }, "limits": { "cpu": "2" } }),
+        ),
     ];
     for (class, containers, expected) in cases {
         let mut pod = asking(&place.uncounted);
         let containers = containers.iter().enumerate();
-        pod["spec"]["containers"] = containers.map(|(index, resources)| container(&format!("c{index}"), resources)).collect();
+        pod["spec"]["containers"] =
+            containers.map(|(index, resources)| container(&format!("c{index}"), resources)).collect();
         let stored = place.try_pod(&pod).await?;
         ensure!(stored["status"]["qosClass"] == class, "{stored:#}");
         ensure!(stored["spec"]["initContainers"][0]["resources"] == expected, "{stored:#}");
@@ -227,7 +253,11 @@ pub async fn the_quality_of_service_class_is_kept(place: &Place) -> Result<()> {
     let mut pod = asking(&place.uncounted);
     pod["spec"]["resources"] = guaranteed("1", "1Gi");
     let stored = place.try_pod(&pod).await?;
-    ensure!(stored["status"]["qosClass"] == "Guaranteed" && stored["spec"]["initContainers"][0]["resources"] == json!({}), "{stored:#}");
+    ensure!(
+        stored["status"]["qosClass"] == "Guaranteed"
+            && stored["spec"]["initContainers"][0]["resources"] == json!({}),
+        "{stored:#}"
+    );
     Ok(())
 }
 
@@ -270,7 +300,10 @@ pub async fn selectors_are_evaluated_at_creation(place: &Place) -> Result<()> {
     };
     let one = format!(r#"[{{"name":"{}"}}]"#, place.uncounted);
     let picked = format!(r#"[{{"name":"{}","interface":"picked"}}]"#, place.counted);
-    ensure!(!is_held(&place.try_pod(&labelled(json!({ "pick": "one" }))).await?), "the namespace is not labelled");
+    ensure!(
+        !is_held(&place.try_pod(&labelled(json!({ "pick": "one" }))).await?),
+        "the namespace is not labelled"
+    );
     place.label_namespace(&json!({ names::ATTACH_LABEL: names::ATTACH_ENABLED })).await?;
     wait::until(SOON, "the label and the rules to be seen", || async {
         let stored = place.try_pod(&labelled(json!({ "pick": "both" }))).await?;
@@ -292,7 +325,8 @@ pub async fn selectors_are_evaluated_at_creation(place: &Place) -> Result<()> {
     }
     // What the pod asks for itself is not selected once more.
     let mut pod = labelled(json!({ "pick": "one" }));
-    pod["metadata"]["annotations"] = json!({ names::NETWORKS_ANNOTATION: format!("{}@mine", place.uncounted) });
+    pod["metadata"]["annotations"] =
+        json!({ names::NETWORKS_ANNOTATION: format!("{}@mine", place.uncounted) });
     let stored = place.try_pod(&pod).await?;
     ensure!(*snapshot(&stored) == "[]" && is_held(&stored), "{stored:#}");
     Ok(())
@@ -300,7 +334,9 @@ pub async fn selectors_are_evaluated_at_creation(place: &Place) -> Result<()> {
 
 /// Pods on the node's network, of the system and of nobody come through untouched.
 pub async fn other_pods_are_left_alone(place: &Place) -> Result<()> {
-    let untouched = |stored: &Value| !is_held(stored) && snapshot(stored).is_null() && stored["spec"]["readinessGates"].is_null();
+    let untouched = |stored: &Value| {
+        !is_held(stored) && snapshot(stored).is_null() && stored["spec"]["readinessGates"].is_null()
+    };
     let mut on_the_node = asking(&place.counted);
     on_the_node["spec"]["hostNetwork"] = json!(true);
     let mut mirror = asking(&place.counted);
@@ -312,7 +348,9 @@ pub async fn other_pods_are_left_alone(place: &Place) -> Result<()> {
         pod["metadata"]["namespace"] = json!(namespace);
         pod
     };
-    for pod in [plain(), on_the_node, mirror, in_namespace("kube-system"), in_namespace(names::INSTALL_NAMESPACE)] {
+    for pod in
+        [plain(), on_the_node, mirror, in_namespace("kube-system"), in_namespace(names::INSTALL_NAMESPACE)]
+    {
         let stored = place.try_pod(&pod).await?;
         ensure!(untouched(&stored), "{stored:#}");
     }

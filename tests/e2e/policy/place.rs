@@ -160,7 +160,8 @@ pub async fn send(client: &Client, verb: Verb, path: &str, body: &Value) -> kube
         Verb::Delete => ("DELETE", "application/json"),
     };
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let request = http::Request::builder().method(method).uri(path).header("content-type", content).body(body);
+    let request =
+        http::Request::builder().method(method).uri(path).header("content-type", content).body(body);
     client.request(request.map_err(kube::Error::HttpError)?).await
 }
 
@@ -191,6 +192,10 @@ fn service_account(namespace: &str, name: &str) -> String {
 /// The groups that a service account is in; those of others do not matter here.
 fn groups(user: &str) -> Vec<String> {
     let namespace = user.split(':').nth(2).unwrap_or_default();
-    ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}"), "system:authenticated".into()]
-        .into()
+    [
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+        "system:authenticated".into(),
+    ]
+    .into()
 }

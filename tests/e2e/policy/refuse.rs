@@ -21,7 +21,9 @@ pub async fn unsupported_runtimes_are_refused_by_name(place: &Place) -> Result<(
     kata["spec"]["runtimeClassName"] = json!(class);
     let answer = wait::until(SOON, "the RuntimeClass to be seen", || async {
         match place.try_pod(&kata).await {
-            Err(kube::Error::Api(status)) if status.message.contains("not found") => Err(kube::Error::Api(status).into()),
+            Err(kube::Error::Api(status)) if status.message.contains("not found") => {
+                Err(kube::Error::Api(status).into())
+            }
             other => Ok(other),
         }
     })
@@ -79,7 +81,8 @@ pub async fn a_held_pod_stays_as_it_was_admitted(place: &Place) -> Result<()> {
         refused(patch(annotation).await, "written by fairlead only")?;
     }
     patch(json!({ "metadata": { "labels": { "free": "yes" }, "annotations": { names::NETWORKS_ANNOTATION: "other" } } })).await?;
-    let debug = json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "busybox:stable" }] } });
+    let debug =
+        json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "busybox:stable" }] } });
     let debugger = || send_to(place, Verb::Strategic, format!("{path}/ephemeralcontainers"), debug.clone());
     refused(debugger().await, "would start before the pod's networks")?;
     let ready = json!({ "status": { "conditions": [{ "type": names::NETWORK_READY, "status": "True" }] } });
@@ -154,8 +157,14 @@ async fn attack(place: &Place, records: &str, path: &str) -> Result<()> {
 /// The parameter of the mutating policies is the controller's.
 pub async fn nobody_changes_the_admission_by_hand(place: &Place) -> Result<()> {
     let change = json!({ "spec": { "attach": [] , "networks": [] } });
-    refused(send(&place.client, Verb::Merge, ADMISSION, &change).await, "written by fairlead-controller only")?;
-    refused(send(&place.client, Verb::Delete, ADMISSION, &Value::Null).await, "written by fairlead-controller only")
+    refused(
+        send(&place.client, Verb::Merge, ADMISSION, &change).await,
+        "written by fairlead-controller only",
+    )?;
+    refused(
+        send(&place.client, Verb::Delete, ADMISSION, &Value::Null).await,
+        "written by fairlead-controller only",
+    )
 }
 
 /// The controller makes pods as a dry run only, and only where its probe lives.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use fairlead_crds::network::Route;
-use fairlead_crds::{Cidr, Mac, Reason, names};
+use fairlead_crds::{Cidr, IfName, Mac, Reason, names};
 
 use super::super::bridge::{self, Change, Device, Facts};
 use super::super::devices::Devices;
@@ -45,23 +45,13 @@ impl World {
     pub fn add_pod(&mut self, path: PathBuf) -> u64 {
         self.last_cookie += 1;
         // Index 1 is `lo`.
-        self.pods.insert(
-            self.last_cookie,
-            Pod {
-                last_index: 1,
-                ..Pod::default()
-            },
-        );
+        self.pods.insert(self.last_cookie, Pod { last_index: 1, ..Pod::default() });
         self.paths.insert(path, self.last_cookie);
         self.last_cookie
     }
 
     pub fn remove_pod(&mut self, path: &Path) {
-        let Some(pod) = self
-            .paths
-            .remove(path)
-            .and_then(|cookie| self.pods.remove(&cookie))
-        else {
+        let Some(pod) = self.paths.remove(path).and_then(|cookie| self.pods.remove(&cookie)) else {
             return;
         };
         self.links.retain(|link| link.peer_nsid != pod.nsid);
@@ -96,16 +86,14 @@ impl World {
     }
 
     pub fn has_link(&self, cookie: u64, name: &str) -> bool {
-        self.pods
-            .get(&cookie)
-            .is_some_and(|pod| pod.links.iter().any(|link| link.name == name))
+        self.pods.get(&cookie).is_some_and(|pod| pod.links.iter().any(|link| link.name == name))
     }
 
     /// Cookie and id of the namespace at a path. Like Linux, gives the lowest id that is free.
     pub fn open(&mut self, path: &Path) -> Option<(u64, i32)> {
         let cookie = self.cookie(path)?;
         let used = self.nsids();
-        let free = (0..).find(|nsid| !used.contains(nsid))?;
+        let free = (0..=i32::MAX).find(|nsid| !used.contains(nsid))?;
         let pod = self.pods.get_mut(&cookie)?;
         Some((cookie, *pod.nsid.get_or_insert(free)))
     }
@@ -152,15 +140,7 @@ impl World {
     }
 
     fn create(&mut self, cookie: u64, nsid: Option<i32>, step: &Step) -> Result<(), Errno> {
-        let Step::CreateVeth {
-            host,
-            bridge,
-            link,
-            mac,
-            mtu,
-            alias,
-        } = step
-        else {
+        let Step::CreateVeth { host, bridge, link, mac, mtu, alias } = step else {
             return Err(Errno::EINVAL);
         };
         self.bridge_index(*bridge)?;
@@ -186,18 +166,12 @@ impl World {
     }
 
     fn bridge_index(&self, index: u32) -> Result<(), Errno> {
-        let found = self
-            .devices
-            .iter()
-            .any(|device| device.index == index && device.is_bridge);
+        let found = self.devices.iter().any(|device| device.index == index && device.is_bridge);
         if found { Ok(()) } else { Err(Errno::ENODEV) }
     }
 
     fn host_mut(&mut self, name: &str) -> Result<&mut HostLink, Errno> {
-        self.links
-            .iter_mut()
-            .find(|link| link.name == name)
-            .ok_or(Errno::ENODEV)
+        self.links.iter_mut().find(|link| link.name == name).ok_or(Errno::ENODEV)
     }
 
     /// Both ends, in whatever namespace the other one is.
@@ -209,11 +183,7 @@ impl World {
             return Ok(());
         };
         let host = self.links.remove(at);
-        for pod in self
-            .pods
-            .values_mut()
-            .filter(|pod| pod.nsid.is_some() && pod.nsid == host.peer_nsid)
-        {
+        for pod in self.pods.values_mut().filter(|pod| pod.nsid.is_some() && pod.nsid == host.peer_nsid) {
             pod.links.retain(|link| Some(link.index) != host.peer_index);
         }
         Ok(())
@@ -238,11 +208,7 @@ impl World {
         let mac = bridge::mac(NODE, wanted.name.as_str());
         let facts = Facts {
             bridge: self.device(wanted.name.as_str()).cloned(),
-            uplink: wanted
-                .uplink
-                .as_ref()
-                .and_then(|name| self.device(name.as_str()))
-                .cloned(),
+            uplink: wanted.uplink.as_ref().and_then(|name| self.device(name.as_str())).cloned(),
         };
         for change in bridge::changes(wanted, &facts, devices, mac)? {
             self.changes += 1;
@@ -251,10 +217,7 @@ impl World {
         let ready = self.device(wanted.name.as_str());
         let ready =
             ready.ok_or_else(|| bridge::problem(Reason::BridgeMissing, format!("no {}", wanted.name)))?;
-        Ok(BridgeReady {
-            index: ready.index,
-            mtu: wanted.mtu.unwrap_or(ready.mtu),
-        })
+        Ok(BridgeReady { index: ready.index, mtu: wanted.mtu.unwrap_or(ready.mtu) })
     }
 
     fn change_bridge(&mut self, wanted: &WantedBridge, change: &Change) {
@@ -284,7 +247,7 @@ impl World {
                 for device in self
                     .devices
                     .iter_mut()
-                    .filter(|device| Some(device.name.as_str()) == uplink.map(|name| name.as_str()))
+                    .filter(|device| Some(device.name.as_str()) == uplink.map(IfName::as_str))
                 {
                     device.controller = index;
                 }
@@ -293,9 +256,7 @@ impl World {
     }
 
     pub fn remove_bridge(&mut self, name: &str, devices: &Devices) -> Result<(), NetError> {
-        let Some(found) = self
-            .device(name)
-            .filter(|found| bridge::is_ours(found, bridge::mac(NODE, name)))
+        let Some(found) = self.device(name).filter(|found| bridge::is_ours(found, bridge::mac(NODE, name)))
         else {
             return Ok(());
         };
@@ -310,11 +271,7 @@ impl World {
             ));
         }
         self.devices.retain(|device| device.index != index);
-        for port in self
-            .devices
-            .iter_mut()
-            .filter(|device| device.controller == Some(index))
-        {
+        for port in self.devices.iter_mut().filter(|device| device.controller == Some(index)) {
             port.controller = None;
         }
         self.changes += 1;
@@ -366,20 +323,12 @@ impl Pod {
     }
 
     fn link(&mut self, name: &str) -> Result<&mut PodLink, Errno> {
-        self.links
-            .iter_mut()
-            .find(|link| link.name == name)
-            .ok_or(Errno::ENODEV)
+        self.links.iter_mut().find(|link| link.name == name).ok_or(Errno::ENODEV)
     }
 
     /// One route to a destination, whatever its link; the next hop must be reachable through the link.
     fn add_route(&mut self, name: &str, route: &Route) -> Result<(), Errno> {
-        if self
-            .links
-            .iter()
-            .flat_map(|link| &link.routes)
-            .any(|other| other.to == route.to)
-        {
+        if self.links.iter().flat_map(|link| &link.routes).any(|other| other.to == route.to) {
             return Err(Errno::EEXIST);
         }
         let link = self.link(name)?;
@@ -420,11 +369,7 @@ fn add_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
 
 /// With its last IPv4 address a link loses its IPv4 routes.
 fn delete_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
-    let at = link
-        .addresses
-        .iter()
-        .position(|other| *other == address)
-        .ok_or(Errno::EADDRNOTAVAIL)?;
+    let at = link.addresses.iter().position(|other| *other == address).ok_or(Errno::EADDRNOTAVAIL)?;
     link.addresses.remove(at);
     link.ours.retain(|other| *other != address);
     if link.addresses.iter().all(Cidr::is_ipv6) {
@@ -434,11 +379,7 @@ fn delete_address(link: &mut PodLink, address: Cidr) -> Result<(), Errno> {
 }
 
 fn delete_route(link: &mut PodLink, route: &Route) -> Result<(), Errno> {
-    let at = link
-        .routes
-        .iter()
-        .position(|other| other == route)
-        .ok_or(Errno::ESRCH)?;
+    let at = link.routes.iter().position(|other| other == route).ok_or(Errno::ESRCH)?;
     link.routes.remove(at);
     Ok(())
 }

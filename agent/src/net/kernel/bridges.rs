@@ -22,11 +22,11 @@ use super::{Kernel, host, request};
 pub(super) fn ensure(kernel: &Kernel, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
     let done = kernel.with_host(|socket| {
         let mac = bridge::mac(&kernel.node, wanted.name.as_str());
-        let facts = facts(socket, wanted).map_err(refused)?;
+        let facts = facts(socket, wanted).map_err(|error| refused(&error))?;
         for change in bridge::changes(wanted, &facts, &kernel.devices, mac)? {
             apply(kernel, socket, wanted, &facts, &change)?;
         }
-        let ready = device(socket, wanted.name.as_str()).map_err(refused)?;
+        let ready = device(socket, wanted.name.as_str()).map_err(|error| refused(&error))?;
         let ready = ready.ok_or_else(|| {
             bridge::problem(
                 Reason::BridgeMissing,
@@ -34,12 +34,9 @@ pub(super) fn ensure(kernel: &Kernel, wanted: &WantedBridge) -> Result<BridgeRea
             )
         })?;
         let mtu = wanted.mtu.unwrap_or(ready.mtu);
-        Ok(BridgeReady {
-            index: ready.index,
-            mtu,
-        })
+        Ok(BridgeReady { index: ready.index, mtu })
     });
-    done.map_err(refused)?
+    done.map_err(|error| refused(&error))?
 }
 
 /// Deletes a bridge of ours. The kernel releases its ports; the uplink keeps its state and is free again.
@@ -47,23 +44,14 @@ pub(super) fn remove(socket: &mut Socket, name: &str, node: &str, devices: &Devi
     let found = device(socket, name)?.filter(|found| bridge::is_ours(found, bridge::mac(node, name)));
     let Some(found) = found else { return Ok(()) };
     let action = || format!("delete the bridge {name}");
-    let dump = socket
-        .dump(&request::dump_ports(found.index))
-        .map_err(|refusal| refusal.during(action()))?;
-    let ports = dump
-        .into_iter()
-        .filter_map(Link::from_answer)
-        .filter(|port| port.controller == Some(found.index));
+    let dump = socket.dump(&request::dump_ports(found.index)).map_err(|refusal| refusal.during(action()))?;
+    let ports =
+        dump.into_iter().filter_map(Link::from_answer).filter(|port| port.controller == Some(found.index));
     // Pods' links are still in use, and anything else is someone's who would miss the bridge.
-    let kept: Vec<String> = ports
-        .filter(|port| port.is_ours() || !devices.allow(&port.name))
-        .map(|port| port.name)
-        .collect();
+    let kept: Vec<String> =
+        ports.filter(|port| port.is_ours() || !devices.allow(&port.name)).map(|port| port.name).collect();
     if !kept.is_empty() {
-        let action = format!(
-            "delete the bridge {name}, which still has the ports {}",
-            kept.join(", ")
-        );
+        let action = format!("delete the bridge {name}, which still has the ports {}", kept.join(", "));
         return Err(netns::system(&action, Errno::EBUSY));
     }
     match socket.change(request::delete_link(found.index), 0) {
@@ -112,10 +100,7 @@ fn in_use(socket: &mut Socket, device: &Device) -> Result<bool, NetError> {
     let reading = || format!("read the addresses and routes of {}", device.name);
     let addresses = socket.dump(&request::dump_addresses(Some(device.index)));
     let addresses = addresses.map_err(|refusal| refusal.during(reading()))?;
-    if addresses
-        .iter()
-        .any(|message| is_used_address(message, device.index))
-    {
+    if addresses.iter().any(|message| is_used_address(message, device.index)) {
         return Ok(true);
     }
     let routes = match socket.dump(&request::dump_routes_through(device.index)) {
@@ -155,24 +140,18 @@ fn apply(
     let name = wanted.name.as_str();
     match change {
         Change::Create { mac, mtu } => {
-            let done = socket.change(
-                request::create_bridge(name, *mac, *mtu),
-                NLM_F_CREATE | NLM_F_EXCL,
-            );
-            done.map_err(|refusal| refused(refusal.during(format!("create the bridge {name}"))))
+            let done = socket.change(request::create_bridge(name, *mac, *mtu), NLM_F_CREATE | NLM_F_EXCL);
+            done.map_err(|refusal| refused(&refusal.during(format!("create the bridge {name}"))))
         }
         Change::Configure { mac, mtu } => {
             // IPv6 goes before the bridge is up, so that it never has an address or hears a router.
             netns::run(kernel.own.as_fd(), || kernel.sysctls.disable_ipv6(name))
                 .flatten()
-                .map_err(refused)?;
+                .map_err(|error| refused(&error))?;
             let ipv6 = *mtu >= super::session::IPV6_MIN_MTU && kernel.sysctls.has_ipv6();
             let index = index(socket, name)?;
-            let done = socket.change(
-                request::configure_bridge(index, *mac, *mtu, bridge::ALIAS, ipv6),
-                0,
-            );
-            done.map_err(|refusal| refused(refusal.during(format!("configure the bridge {name}"))))
+            let done = socket.change(request::configure_bridge(index, *mac, *mtu, bridge::ALIAS, ipv6), 0);
+            done.map_err(|refusal| refused(&refusal.during(format!("configure the bridge {name}"))))
         }
         Change::AddUplink => {
             let Some(uplink) = &facts.uplink else {
@@ -186,13 +165,8 @@ fn apply(
 }
 
 fn index(socket: &mut Socket, name: &str) -> Result<u32, BridgeProblem> {
-    let found = host::find(socket, name).map_err(refused)?;
-    let gone = || {
-        bridge::problem(
-            Reason::BridgeMissing,
-            format!("the bridge {name} has just been deleted"),
-        )
-    };
+    let found = host::find(socket, name).map_err(|error| refused(&error))?;
+    let gone = || bridge::problem(Reason::BridgeMissing, format!("the bridge {name} has just been deleted"));
     found.map(|link| link.index).ok_or_else(gone)
 }
 
@@ -201,9 +175,9 @@ fn uplink_refused(refusal: Refusal, uplink: &str, bridge: &str) -> BridgeProblem
     if refusal.is(Errno::EBUSY) {
         return bridge::busy(uplink, "is already used by macvlan, ipvlan or the like");
     }
-    refused(refusal.during(format!("put the uplink {uplink} into the bridge {bridge}")))
+    refused(&refusal.during(format!("put the uplink {uplink} into the bridge {bridge}")))
 }
 
-fn refused(error: NetError) -> BridgeProblem {
+fn refused(error: &NetError) -> BridgeProblem {
     bridge::problem(Reason::AttachFailed, error.to_string())
 }

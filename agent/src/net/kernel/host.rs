@@ -21,19 +21,13 @@ pub(super) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetE
 
 /// All links of the socket's namespace.
 pub(super) fn all(socket: &mut Socket) -> Result<Vec<Link>, NetError> {
-    let messages = socket
-        .dump(&request::dump_links())
-        .map_err(|refusal| refusal.during("list links"))?;
+    let messages = socket.dump(&request::dump_links()).map_err(|refusal| refusal.during("list links"))?;
     Ok(messages.into_iter().filter_map(Link::from_answer).collect())
 }
 
 /// The host ends of ours.
 pub(super) fn list(socket: &mut Socket) -> Result<Vec<HostLink>, NetError> {
-    Ok(all(socket)?
-        .into_iter()
-        .filter(Link::is_ours)
-        .map(Link::into_host_link)
-        .collect())
+    Ok(all(socket)?.into_iter().filter(Link::is_ours).map(Link::into_host_link).collect())
 }
 
 /// Deletes host ends of ours.
@@ -60,10 +54,7 @@ fn delete_one(socket: &mut Socket, name: &str) -> Result<(), NetError> {
 fn delete_many(socket: &mut Socket, names: &[String]) -> Result<(), NetError> {
     let links = all(socket)?;
     let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
-    let doomed: Vec<&Link> = links
-        .iter()
-        .filter(|link| names.contains(link.name.as_str()))
-        .collect();
+    let doomed: Vec<&Link> = links.iter().filter(|link| names.contains(link.name.as_str())).collect();
     if let Some(foreign) = doomed.iter().find(|link| !link.is_ours()) {
         return Err(NetError::NotOurs(foreign.name.clone()));
     }
@@ -71,10 +62,7 @@ fn delete_many(socket: &mut Socket, names: &[String]) -> Result<(), NetError> {
         return Ok(());
     };
     for link in &doomed {
-        gone(
-            socket.change(request::set_group(link.index, group), 0),
-            &link.name,
-        )?;
+        gone(socket.change(request::set_group(link.index, group), 0), &link.name)?;
     }
     gone(socket.change(request::delete_group(group), 0), &first.name)
 }

@@ -26,9 +26,9 @@ pub(super) struct Link {
     pub alias: Option<String>,
     pub kind: Option<InfoKind>,
     /// `IFLA_LINK`: the other end of a veth, the parent of a macvlan.
-    pub link: Option<u32>,
-    /// `IFLA_LINK_NETNSID`: the namespace that [`Self::link`] is in, if not that of the link.
-    pub link_nsid: Option<i32>,
+    pub peer: Option<u32>,
+    /// `IFLA_LINK_NETNSID`: the namespace that [`Self::peer`] is in, if not its own.
+    pub peer_nsid: Option<i32>,
     /// None where the kernel has no IPv6 for this link.
     pub ipv6_disabled: Option<bool>,
     pub ipv4: InetDevConf,
@@ -67,10 +67,7 @@ impl Link {
             },
             ..Self::default()
         };
-        message
-            .attributes
-            .into_iter()
-            .for_each(|attribute| link.take(attribute));
+        message.attributes.into_iter().for_each(|attribute| link.take(attribute));
         link
     }
 
@@ -82,11 +79,13 @@ impl Link {
             LinkAttribute::Group(group) => self.group = group,
             LinkAttribute::Controller(index) => self.controller = Some(index).filter(|index| *index != 0),
             LinkAttribute::IfAlias(alias) => self.alias = Some(alias).filter(|alias| !alias.is_empty()),
-            LinkAttribute::Link(index) => self.link = Some(index).filter(|index| *index != 0),
-            LinkAttribute::LinkNetNsId(nsid) => self.link_nsid = Some(nsid),
+            LinkAttribute::Link(index) => self.peer = Some(index).filter(|index| *index != 0),
+            LinkAttribute::LinkNetNsId(nsid) => self.peer_nsid = Some(nsid),
             LinkAttribute::LinkInfo(infos) => infos.into_iter().for_each(|info| self.take_info(info)),
             LinkAttribute::AfSpecUnspec(families) => {
-                families.into_iter().for_each(|family| self.take_family(family))
+                for family in families {
+                    self.take_family(family);
+                }
             }
             _ => {}
         }
@@ -136,8 +135,8 @@ impl Link {
             mtu: self.mtu,
             up: self.flags.up,
             alias: self.alias,
-            peer_nsid: self.link_nsid,
-            peer_index: self.link,
+            peer_nsid: self.peer_nsid,
+            peer_index: self.peer,
         }
     }
 }
@@ -150,8 +149,7 @@ pub(in super::super) fn is_ours(group: u32, name: &str) -> bool {
 /// `fl` and ten hexadecimal digits, as [`names::host_link`] makes them.
 fn is_our_name(name: &str) -> bool {
     let digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-    name.strip_prefix(names::LINK_PREFIX)
-        .is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
+    name.strip_prefix(names::LINK_PREFIX).is_some_and(|rest| rest.len() == 10 && rest.bytes().all(digit))
 }
 
 #[cfg(test)]

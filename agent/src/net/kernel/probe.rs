@@ -23,9 +23,9 @@ const DEADLINE: Duration = Duration::from_secs(2);
 pub(in super::super) fn run(sysctl_root: &Path) -> Vec<String> {
     match netns::run_in_new(|| in_new_namespace(sysctl_root)) {
         Ok(Ok(missing)) => missing,
-        Ok(Err(error)) | Err(error) => vec![format!(
-            "{error}: the agent needs network namespaces and rtnetlink"
-        )],
+        Ok(Err(error)) | Err(error) => {
+            vec![format!("{error}: the agent needs network namespaces and rtnetlink")]
+        }
     }
 }
 
@@ -35,16 +35,10 @@ fn in_new_namespace(sysctl_root: &Path) -> Result<Vec<String>, NetError> {
     let mut missing = Vec::new();
     let mut make = |message, what: &str| {
         if let Err(refusal) = socket.change(message, NLM_F_CREATE | NLM_F_EXCL) {
-            missing.push(format!(
-                "{}: the kernel needs {what}",
-                refusal.during("make a link")
-            ));
+            missing.push(format!("{}: the kernel needs {what}", refusal.during("make a link")));
         }
     };
-    make(
-        request::create_bridge(BRIDGE, Mac([2, 0, 0, 0, 0, 1]), 1500),
-        "CONFIG_BRIDGE (module bridge)",
-    );
+    make(request::create_bridge(BRIDGE, Mac([2, 0, 0, 0, 0, 1]), 1500), "CONFIG_BRIDGE (module bridge)");
     make(veth(), "CONFIG_VETH (module veth)");
     // The link is in the new namespace only: what is written leads there, or the file does not exist.
     if missing.is_empty()

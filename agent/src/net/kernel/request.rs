@@ -23,9 +23,9 @@ use fairlead_crds::{Cidr, IfName, Mac, names};
 
 use super::super::netlink::nested;
 
-/// linux/if_link.h.
+/// `linux/if_link.h`.
 const IFLA_IFALIAS: u16 = 20;
-/// linux/if_link.h.
+/// `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
 /// linux/ip.h: `IPV4_DEVCONF_FORWARDING`, `_RP_FILTER`, `_ARP_IGNORE`.
 const ISOLATED: [(u16, u32); 3] = [(1, 0), (8, 1), (19, 8)];
@@ -78,9 +78,7 @@ pub(super) fn finish_host_end(host: &str, alias: &str, ipv6: bool) -> RouteNetli
 /// Makes the host end a port of a bridge, also out of another one, and sets it up.
 pub(super) fn join_bridge(host: &str, bridge: u32, alias: &str, ipv6: bool) -> RouteNetlinkMessage {
     let mut message = up(named(host));
-    message
-        .attributes
-        .extend([LinkAttribute::Controller(bridge), alias_attribute(alias)]);
+    message.attributes.extend([LinkAttribute::Controller(bridge), alias_attribute(alias)]);
     message.attributes.extend(ipv6.then(no_link_local));
     RouteNetlinkMessage::SetLink(message)
 }
@@ -119,10 +117,7 @@ pub(super) fn configure_bridge(
 ) -> RouteNetlinkMessage {
     let mut message = up(indexed(index));
     let isolated = ISOLATED.map(|(kind, value)| DefaultNla::new(kind, value.to_ne_bytes().to_vec()));
-    let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(nested(
-        IFLA_INET_CONF,
-        &isolated,
-    ))])];
+    let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(nested(IFLA_INET_CONF, &isolated))])];
     families.extend(ipv6.then(addr_gen_mode_none));
     message.attributes = vec![
         LinkAttribute::Mtu(mtu),
@@ -203,20 +198,12 @@ pub(super) fn add_address(index: u32, address: Cidr) -> RouteNetlinkMessage {
     let mut message = address_message(index, address);
     match address.0 {
         IpNet::V4(net) if net.prefix_len() < 31 => {
-            message
-                .attributes
-                .push(AddressAttribute::Broadcast(net.broadcast()));
+            message.attributes.push(AddressAttribute::Broadcast(net.broadcast()));
         }
         IpNet::V4(_) => {}
-        IpNet::V6(_) => message
-            .attributes
-            .push(AddressAttribute::Flags(AddressFlags::Nodad)),
+        IpNet::V6(_) => message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad)),
     }
-    message
-        .attributes
-        .push(AddressAttribute::Protocol(AddressProtocol::from(
-            names::ROUTE_PROTOCOL,
-        )));
+    message.attributes.push(AddressAttribute::Protocol(AddressProtocol::from(names::ROUTE_PROTOCOL)));
     RouteNetlinkMessage::NewAddress(message)
 }
 
@@ -258,9 +245,7 @@ pub(super) fn get_route(address: IpAddr) -> RouteNetlinkMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = family(address);
     message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
-    message
-        .attributes
-        .push(RouteAttribute::Destination(RouteAddress::from(address)));
+    message.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
     RouteNetlinkMessage::GetRoute(message)
 }
 
@@ -279,9 +264,7 @@ pub(super) fn dump_nsids() -> RouteNetlinkMessage {
 
 fn nsid_message(namespace: BorrowedFd<'_>, id: Option<i32>) -> NsidMessage {
     let mut message = NsidMessage::default();
-    message
-        .attributes
-        .extend(u32::try_from(namespace.as_raw_fd()).ok().map(NsidAttribute::Fd));
+    message.attributes.extend(u32::try_from(namespace.as_raw_fd()).ok().map(NsidAttribute::Fd));
     message.attributes.extend(id.map(NsidAttribute::Id));
     message
 }
@@ -328,10 +311,8 @@ fn address_message(index: u32, address: Cidr) -> AddressMessage {
     message.header.family = family(address.addr());
     message.header.prefix_len = address.0.prefix_len();
     message.header.scope = AddressScope::Universe;
-    message.attributes = vec![
-        AddressAttribute::Address(address.addr()),
-        AddressAttribute::Local(address.addr()),
-    ];
+    message.attributes =
+        vec![AddressAttribute::Address(address.addr()), AddressAttribute::Local(address.addr())];
     message
 }
 
@@ -342,14 +323,8 @@ fn route_message(index: u32, route: &Route) -> RouteMessage {
     message.header.table = RouteHeader::RT_TABLE_MAIN;
     message.header.protocol = RouteProtocol::from(names::ROUTE_PROTOCOL);
     message.header.kind = RouteType::Unicast;
-    message.header.scope = if route.via.is_none() {
-        RouteScope::Link
-    } else {
-        RouteScope::Universe
-    };
-    let gateway = route
-        .via
-        .map(|via| RouteAttribute::Gateway(RouteAddress::from(via.0)));
+    message.header.scope = if route.via.is_none() { RouteScope::Link } else { RouteScope::Universe };
+    let gateway = route.via.map(|via| RouteAttribute::Gateway(RouteAddress::from(via.0)));
     message.attributes = vec![
         RouteAttribute::Destination(RouteAddress::from(route.to.0.network())),
         RouteAttribute::Oif(index),

@@ -52,56 +52,29 @@ impl<'a> PodSession<'a> {
         nsid: i32,
         sysctls: &'a Sysctls,
     ) -> Self {
-        Self {
-            pod,
-            host,
-            namespace,
-            nsid,
-            sysctls,
-            indexes: BTreeMap::new(),
-        }
+        Self { pod, host, namespace, nsid, sysctls, indexes: BTreeMap::new() }
     }
 }
 
 impl Session for PodSession<'_> {
     fn observe(&mut self, host_links: &[&str]) -> Result<Observed, NetError> {
-        let mut observed = Observed {
-            nsid: self.nsid,
-            ..Observed::default()
-        };
+        let mut observed = Observed { nsid: self.nsid, ..Observed::default() };
         for name in host_links {
             let link = settled(self.host, name)?.filter(Link::is_ours);
             observed.host.extend(link.map(Link::into_host_link));
         }
         let links = host::all(&mut self.pod)?;
-        let peers = observed
-            .host
-            .iter()
-            .filter(|host| host.peer_nsid == Some(self.nsid));
+        let peers = observed.host.iter().filter(|host| host.peer_nsid == Some(self.nsid));
         let peers: Vec<u32> = peers.filter_map(|host| host.peer_index).collect();
-        for link in links
-            .iter()
-            .filter(|link| peers.contains(&link.index) && link.is_settling())
-        {
+        for link in links.iter().filter(|link| peers.contains(&link.index) && link.is_settling()) {
             settled(&mut self.pod, &link.name)?;
         }
         self.indexes = links.iter().map(|link| (link.name.clone(), link.index)).collect();
-        observed.marker = links
-            .iter()
-            .find(|link| link.index == LO)
-            .and_then(|lo| lo.alias.clone());
-        observed.links = links
-            .into_iter()
-            .filter(|link| !link.loopback)
-            .map(pod_link)
-            .collect();
+        observed.marker = links.iter().find(|link| link.index == LO).and_then(|lo| lo.alias.clone());
+        observed.links = links.into_iter().filter(|link| !link.loopback).map(pod_link).collect();
         self.addresses(&mut observed.links)?;
         self.routes(&mut observed.links)?;
-        for link in observed
-            .links
-            .iter()
-            .filter(|link| peers.contains(&link.index) && link.up)
-        {
+        for link in observed.links.iter().filter(|link| peers.contains(&link.index) && link.up) {
             self.wait_for_addresses(&link.addresses)?;
         }
         Ok(observed)
@@ -110,16 +83,10 @@ impl Session for PodSession<'_> {
     fn apply(&mut self, steps: &[Step]) -> Report {
         for (done, step) in steps.iter().enumerate() {
             if let Err(error) = self.step(step) {
-                return Report {
-                    done,
-                    failed: Some((step.clone(), error)),
-                };
+                return Report { done, failed: Some((step.clone(), error)) };
             }
         }
-        Report {
-            done: steps.len(),
-            failed: None,
-        }
+        Report { done: steps.len(), failed: None }
     }
 
     fn announce(&mut self, link: &IfName, mac: Mac, addresses: &[Ip]) -> Result<(), NetError> {
@@ -135,9 +102,9 @@ impl PodSession<'_> {
             for pause in pauses() {
                 match self.pod.get(request::get_route(address.addr())) {
                     Ok(answer) if !is_local(&answer) => thread::sleep(pause),
-                    // That there is no way to it at all is how a link looks that was just set down.
                     Ok(_) => break,
-                    Err(refusal) if refusal.is(Errno::ENETUNREACH) => break,
+                    // The pod may have rules of its own that let nothing through; that is its business.
+                    Err(refusal) if refusal.source.raw_os_error().is_some() => break,
                     Err(refusal) => return Err(refusal.during(format!("look up {address}"))),
                 }
             }
@@ -184,35 +151,17 @@ impl PodSession<'_> {
                 self.indexes.clear();
                 host::delete(self.host, std::slice::from_ref(host))
             }
-            Step::CreateVeth {
-                host,
-                bridge,
-                link,
-                mac,
-                mtu,
-                alias,
-            } => {
+            Step::CreateVeth { host, bridge, link, mac, mtu, alias } => {
                 let namespace = self.namespace;
                 self.create(
-                    &Pair {
-                        host,
-                        bridge: *bridge,
-                        link,
-                        mac: *mac,
-                        mtu: *mtu,
-                        namespace,
-                    },
+                    &Pair { host, bridge: *bridge, link, mac: *mac, mtu: *mtu, namespace },
                     alias,
                     step,
                 )
             }
             Step::JoinBridge { host, bridge, alias } => {
                 let ipv6 = self.sysctls.has_ipv6();
-                during(
-                    self.host
-                        .change(request::join_bridge(host, *bridge, alias, ipv6), 0),
-                    step,
-                )
+                during(self.host.change(request::join_bridge(host, *bridge, alias, ipv6), 0), step)
             }
             Step::SetSysctls { link, ipv6 } => self.sysctls.prepare(link.as_str(), *ipv6),
             Step::SetMtu { link, host, mtu } => {
@@ -240,11 +189,7 @@ impl PodSession<'_> {
         self.indexes.clear();
         during(self.host.change(request::create_veth(pair), NEW), step)?;
         let ipv6 = pair.mtu >= IPV6_MIN_MTU && self.sysctls.has_ipv6();
-        during(
-            self.host
-                .change(request::finish_host_end(pair.host, alias, ipv6), 0),
-            step,
-        )
+        during(self.host.change(request::finish_host_end(pair.host, alias, ipv6), 0), step)
     }
 
     /// A change of a link in the pod.
@@ -264,9 +209,8 @@ impl PodSession<'_> {
             return Ok(*index);
         }
         let found = host::find(&mut self.pod, link.as_str())?;
-        let index = found
-            .ok_or_else(|| netns::system(&format!("find {link} in the pod"), Errno::ENODEV))?
-            .index;
+        let index =
+            found.ok_or_else(|| netns::system(&format!("find {link} in the pod"), Errno::ENODEV))?.index;
         self.indexes.insert(link.to_string(), index);
         Ok(index)
     }
@@ -353,13 +297,7 @@ fn read_route(message: &RouteMessage) -> Option<(u32, Route)> {
         }
     }
     let to = to.unwrap_or_else(|| unspecified(message));
-    Some((
-        index?,
-        Route {
-            to: Cidr(IpNet::new(to, header.destination_prefix_length).ok()?),
-            via,
-        },
-    ))
+    Some((index?, Route { to: Cidr(IpNet::new(to, header.destination_prefix_length).ok()?), via }))
 }
 
 fn unspecified(message: &RouteMessage) -> IpAddr {

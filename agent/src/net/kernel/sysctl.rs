@@ -12,11 +12,7 @@ use super::super::netlink::Counters;
 
 /// Answers ARP only from the link that has the address; replies may come in another way than they went out;
 /// other IPv4 addresses stay when the first one of a subnet goes.
-const IPV4: [(&str, &str); 3] = [
-    ("arp_announce", "2"),
-    ("rp_filter", "2"),
-    ("promote_secondaries", "1"),
-];
+const IPV4: [(&str, &str); 3] = [("arp_announce", "2"), ("rp_filter", "2"), ("promote_secondaries", "1")];
 
 /// No addresses and routes from routers nobody asked for; addresses stay when the link is set down.
 const IPV6: [(&str, &str); 2] = [("accept_ra", "0"), ("keep_addr_on_down", "1")];

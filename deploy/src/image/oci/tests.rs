@@ -68,18 +68,12 @@ fn every_digest_and_size_from_the_index_down_is_right() {
         let packed = image.pack().unwrap();
         let files = files(&packed.archive);
         assert_eq!(files.len(), 5, "three blobs, the index, the layout");
-        assert_eq!(
-            parse(&files["oci-layout"]),
-            json!({"imageLayoutVersion": "1.0.0"})
-        );
+        assert_eq!(parse(&files["oci-layout"]), json!({"imageLayoutVersion": "1.0.0"}));
 
         let index = parse(&files["index.json"]);
         let named = &index["manifests"][0];
         assert_eq!(named["digest"], packed.digest);
-        assert_eq!(
-            named["annotations"]["io.containerd.image.name"],
-            "docker.io/library/sample:1"
-        );
+        assert_eq!(named["annotations"]["io.containerd.image.name"], "docker.io/library/sample:1");
         assert_eq!(named["platform"], json!({"architecture": "amd64", "os": "linux"}));
 
         let manifest = parse(blob(&files, named));
@@ -87,11 +81,7 @@ fn every_digest_and_size_from_the_index_down_is_right() {
         let layer = blob(&files, &manifest["layers"][0]);
         assert_eq!(manifest["layers"][0]["mediaType"], media_type);
 
-        let tar = if media_type == LAYER {
-            layer.to_vec()
-        } else {
-            gunzip(layer)
-        };
+        let tar = if media_type == LAYER { layer.to_vec() } else { gunzip(layer) };
         assert_eq!(config["rootfs"]["diff_ids"], json!([digest(&tar)]));
         assert_eq!(self::files(&tar)["bin/busybox"], b"program");
     }
@@ -99,9 +89,7 @@ fn every_digest_and_size_from_the_index_down_is_right() {
 
 fn gunzip(content: &[u8]) -> Vec<u8> {
     let mut tar = Vec::new();
-    flate2::read::GzDecoder::new(content)
-        .read_to_end(&mut tar)
-        .unwrap();
+    flate2::read::GzDecoder::new(content).read_to_end(&mut tar).unwrap();
     tar
 }
 

@@ -31,7 +31,7 @@ impl Case {
         let node = Node { name: "node1".into(), schedulable: true, ..Node::default() };
         let plans = plan(&World {
             networks: &self.networks,
-            blocks: &self.blocks,
+            blocks: &self.blocks.iter().collect::<Vec<_>>(),
             nodes: &[&node],
             used: &BTreeSet::new(),
             pods_left: &self.pods_left,
@@ -115,16 +115,20 @@ fn a_field_that_is_not_built_keeps_new_ranges_out_and_admitted_ones_in() {
 
 #[test]
 fn the_257th_network_is_refused_and_the_others_are_not() {
-    let many = (0..257).map(|n| network(&format!("n{n:03}"), 0, &json!({ "spec": { "ipam": null } }))).collect();
+    let many =
+        (0..257).map(|n| network(&format!("n{n:03}"), 0, &json!({ "spec": { "ipam": null } }))).collect();
     let plans = Case::of(many).settle();
-    let refused: Vec<_> = plans.values().filter(|plan| accepted(plan).0 == "TooManyNetworks").map(|plan| &plan.name).collect();
+    let refused: Vec<_> =
+        plans.values().filter(|plan| accepted(plan).0 == "TooManyNetworks").map(|plan| &plan.name).collect();
     assert_eq!(refused, ["n256"]);
 }
 
 #[test]
 fn attach_rules_are_counted_over_all_networks() {
     let rules: Vec<_> = (0..16).map(|_| json!({ "podSelector": {} })).collect();
-    let many = (0..17).map(|n| network(&format!("n{n:02}"), 0, &json!({ "spec": { "ipam": null, "attach": rules } }))).collect();
+    let many = (0..17)
+        .map(|n| network(&format!("n{n:02}"), 0, &json!({ "spec": { "ipam": null, "attach": rules } })))
+        .collect();
     let plans = Case::of(many).run();
     assert_eq!(plans.values().filter(|plan| accepted(plan).0 == "TooManyNetworks").count(), 1);
 }
@@ -145,12 +149,19 @@ fn flags_alone_are_written_lazily_and_a_block_makes_the_network_used() {
         .collect();
     let plan = &case.run()["blue"];
     assert_eq!(plan.urgency, Urgency::Lazy);
-    assert!(plan.status.ranges[0].full && plan.status.conditions.iter().any(|c| c.type_ == "InUse" && c.status == "True"));
+    assert!(
+        plan.status.ranges[0].full
+            && plan.status.conditions.iter().any(|c| c.type_ == "InUse" && c.status == "True")
+    );
 }
 
 #[test]
 fn a_terminating_network_says_what_is_left_and_gets_no_finalizer() {
-    let mut case = Case::of(vec![network("blue", 0, &json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }))]);
+    let mut case = Case::of(vec![network(
+        "blue",
+        0,
+        &json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }),
+    )]);
     case.pods_left.insert("uid-blue".into(), 2);
     let plan = &case.run()["blue"];
     let in_use = plan.status.conditions.iter().find(|c| c.type_ == "InUse").unwrap();
@@ -167,5 +178,10 @@ fn a_changed_condition_keeps_its_time_until_its_status_changes() {
     case.networks[0].status = Some(status);
     case.networks[0].metadata.generation = Some(2);
     let plan = &case.run()["blue"];
-    assert!(plan.status.conditions.iter().all(|c| c.last_transition_time == before && c.observed_generation == Some(2)));
+    assert!(
+        plan.status
+            .conditions
+            .iter()
+            .all(|c| c.last_transition_time == before && c.observed_generation == Some(2))
+    );
 }
