@@ -82,7 +82,7 @@ fn visit(
 ) -> Result<(), NetError> {
     let hosts: Vec<&str> = order.wanted.iter().map(|interface| interface.host.as_str()).collect();
     let observed = session.observe(&hosts)?;
-    let steps = plan_each(order, &observed, brought);
+    let steps = plan_all(order, &observed, brought);
     let observed = if steps.is_empty() { observed } else { change(session, order, &steps, &hosts, brought)? };
     let there = |interface: &&WantedInterface| {
         plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty())
@@ -99,14 +99,9 @@ fn visit(
 }
 
 /// The steps of all interfaces; a conflict of one does not hold back the others.
-fn plan_each(order: &Order, observed: &Observed, brought: &mut Brought) -> Vec<Step> {
-    let mut steps = Vec::new();
-    for interface in &order.wanted {
-        match plan::attach(std::slice::from_ref(interface), observed) {
-            Ok(more) => steps.extend(more),
-            Err(conflict) => brought.problems.push(Problem::new(conflict.reason(), conflict.to_string())),
-        }
-    }
+fn plan_all(order: &Order, observed: &Observed, brought: &mut Brought) -> Vec<Step> {
+    let (steps, conflicts) = plan::attach_free(&order.wanted, observed);
+    brought.problems.extend(conflicts.iter().map(|conflict| Problem::new(conflict.reason(), conflict.to_string())));
     steps
 }
 
@@ -128,8 +123,8 @@ fn change(
     debug!(steps = %first, "changing the pod's interfaces");
     let report = session.apply(steps);
     brought.created = steps.iter().take(report.done).any(|step| matches!(step, Step::CreateVeth { .. }));
-    if let Some((step, error)) = report.failed {
-        brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}")));
+    if let Some((_, error)) = report.failed {
+        brought.problems.push(Problem::new(Reason::AttachFailed, error.to_string()));
     } else if repair {
         brought.repaired = Some(first);
     }
@@ -166,9 +161,7 @@ fn mark(
     }
     let report = session.apply(&[Step::SetMarker { marker }]);
     match report.failed {
-        Some((step, error)) => {
-            brought.problems.push(Problem::new(Reason::AttachFailed, format!("cannot {step}: {error}")));
-        }
+        Some((_, error)) => brought.problems.push(Problem::new(Reason::AttachFailed, error.to_string())),
         None => brought.marked = problem.is_none() && !is_ready,
     }
     if brought.marked {

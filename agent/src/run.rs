@@ -1,6 +1,7 @@
 //! Wiring: what is started, in which order, and how it ends.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,8 +30,10 @@ use crate::sandbox::cri::{self, Runtime};
 use crate::sandbox::watch::{Subscription, Timing};
 use crate::sources::Sources;
 use crate::view::View;
-use crate::{api, host_events, maintain, sandbox, startup, telemetry};
+use crate::{api, host_events, maintain, net, sandbox, startup, telemetry};
 
+/// Where runtimes bind the network namespaces of pods.
+const NAMESPACES: &str = "/run/netns";
 /// How long what is under way may take to end.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -43,6 +46,10 @@ pub async fn run(args: Args) -> Result<()> {
     info!(version = fairlead_crds::VERSION, node = %args.node_name, "agent starts");
     let (cancel, tasks) = (CancellationToken::new(), TaskTracker::new());
     stop_on_signal(&tasks, cancel.clone())?;
+    let missing = net::selftest::run(&args.sysctl_root, Path::new(NAMESPACES));
+    if !missing.is_empty() {
+        bail!("{}", missing.join("; "));
+    }
     let _only = startup::only_agent(&cancel).await?;
     let outcome = start(&args, &cancel, &tasks).await;
     if let Err(error) = &outcome {

@@ -164,13 +164,16 @@ string_value!(
     json_schema!({ "type": "string", "maxLength": 17, "pattern": "^([0-9a-fA-F]{2}:){5}[0-9a-fA-F]{2}$" })
 );
 
-/// A network interface's name: 1 to 15 printable ASCII characters, no space, `/`, `:` or `%`, and not `.` or `..`.
+/// A network interface's name: 1 to 15 printable ASCII characters, no space, `/`, `:` or `%`, and not `.`, `..`, `all` or `default`.
 ///
 /// Linux' `dev_valid_name` allows every byte but white space, `/` and `:`. What this leaves out breaks elsewhere:
 /// `%` is a template for the kernel, and of other bytes an API server counts characters where the kernel counts bytes.
 /// The schema has the same rule: what the API server stores, every program can read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IfName(String);
+
+/// The kernel refuses these: the first two are folders, the others are what `/proc/sys/net` has for all interfaces.
+const NOT_NAMES: [&str; 4] = [".", "..", "all", "default"];
 
 impl IfName {
     /// The name as text.
@@ -190,10 +193,10 @@ impl FromStr for IfName {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'%');
-        if text.is_empty() || text.len() > 15 || text == "." || text == ".." || !text.bytes().all(good) {
+        if !(1..=15).contains(&text.len()) || NOT_NAMES.contains(&text) || !text.bytes().all(good) {
             return Err(ParseError::new(
                 text,
-                "an interface name of 1 to 15 printable ASCII characters without space, '/', ':' or '%'",
+                "an interface name of 1 to 15 printable ASCII characters without space, '/', ':' or '%', other than all and default",
             ));
         }
         Ok(Self(text.to_owned()))
@@ -206,8 +209,8 @@ string_value!(
         "type": "string",
         "maxLength": 15,
         "x-kubernetes-validations": [{
-            "rule": "self.matches('^[!-$&-.0-9;-~]+$') && self != '.' && self != '..'",
-            "message": "must be the name of an interface: 1 to 15 printable ASCII characters, no space, '/', ':' or '%', and not . or .."
+            "rule": "self.matches('^[!-$&-.0-9;-~]+$') && !(self in ['.', '..', 'all', 'default'])",
+            "message": "must be the name of an interface: 1 to 15 printable ASCII characters, no space, '/', ':' or '%', and not ., .., all or default"
         }]
     })
 );
@@ -234,7 +237,7 @@ mod tests {
         for bad in ["02:00:00:00:00", "02:00:00:00:00:00:00", "0x:00:00:00:00:00", "2:0:0:0:0:0"] {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
-        for bad in ["", "..", "a b", "a/b", "a:b", "net%d", "br\u{fc}cke", "sixteen-letters-"] {
+        for bad in ["", "..", "all", "a b", "a/b", "a:b", "net%d", "br\u{fc}cke", "sixteen-letters-"] {
             assert!(bad.parse::<IfName>().is_err(), "{bad}");
         }
         assert!("Net_1.20".parse::<IfName>().is_ok());

@@ -1,6 +1,6 @@
 //! The kind `IPBlock`: a CIDR that one node owns. Its name is the claim.
 
-#![expect(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
+#![allow(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};

@@ -1,6 +1,6 @@
 //! The kind `NodeNetwork`: what one node can offer, written by its agent.
 
-#![expect(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
+#![allow(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};

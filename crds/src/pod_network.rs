@@ -1,6 +1,6 @@
 //! The kind `PodNetwork`: the record of one pod UID, written by the agent of the pod's node.
 
-#![expect(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
+#![allow(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};

@@ -16,6 +16,8 @@ use crate::{
 
 /// The first minor version of Kubernetes 1 whose API server has mutating admission policies by default.
 const MINOR: u32 = 36;
+/// Limit for a policy to be gone, and for agents to learn that they stay.
+const SETTLE: Duration = Duration::from_secs(30);
 /// Dry runs that must come back held one after the other: several API servers may stand behind one address.
 const HELD_IN_A_ROW: usize = 5;
 
@@ -76,7 +78,7 @@ async fn take_back_uninstall(cluster: &Cluster, objects: &[Value]) -> Result<()>
     for binding in objects.iter().filter(|object| kind(object) == "ValidatingAdmissionPolicyBinding") {
         cluster.delete(binding).await?;
     }
-    crate::uninstall::set_uninstalling(cluster, false, Duration::from_secs(30)).await
+    crate::uninstall::take_back(cluster, SETTLE).await
 }
 
 async fn is_established(cluster: &Cluster, definition: &Value) -> Result<Option<String>> {

@@ -15,6 +15,7 @@ use kube::{
     api::{DynamicObject, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use crate::{
     cluster::{Cluster, describe, full_name, until},
@@ -25,6 +26,8 @@ use crate::{
 
 /// Dry runs that must come back as they are one after the other, before the policies count as gone.
 const FREE_IN_A_ROW: usize = 5;
+/// In which an agent has seen a change of the Admission.
+const AGENTS_HEAR: Duration = Duration::from_secs(2);
 /// Pods that are listed by name.
 const LISTED: usize = 20;
 
@@ -67,7 +70,7 @@ pub(crate) fn admission() -> Value {
 }
 
 /// Marks the Admission, or takes the mark back. Nothing to do if there is none.
-pub(crate) async fn set_uninstalling(cluster: &Cluster, value: bool, timeout: Duration) -> Result<()> {
+async fn set_uninstalling(cluster: &Cluster, value: bool, timeout: Duration) -> Result<()> {
     let (admission, patch) = (admission(), json!({ "spec": { "uninstalling": value } }));
     let api = cluster.api(&admission);
     // The policy that guards it takes a moment to go.
@@ -85,6 +88,24 @@ pub(crate) async fn set_uninstalling(cluster: &Cluster, value: bool, timeout: Du
     .await
 }
 
+/// Undoes what an uninstall that was broken off has begun.
+pub(crate) async fn take_back(cluster: &Cluster, timeout: Duration) -> Result<()> {
+    set_uninstalling(cluster, false, timeout).await?;
+    // Agents that have not heard of it yet would drop the finalizers again.
+    until(
+        timeout,
+        "the finalizers to stay",
+        |_| {},
+        || async {
+            remains::put_back(cluster).await?;
+            sleep(AGENTS_HEAR).await;
+            let missing = remains::without_finalizer(cluster).await?;
+            Ok((missing > 0).then(|| format!("{missing} objects without a finalizer")))
+        },
+    )
+    .await
+}
+
 async fn tell_held_pods(cluster: &Cluster, progress: Progress) -> Result<()> {
     let pods = cluster.list("", "v1", "Pod", None).await?;
     let held: Vec<&DynamicObject> = pods.iter().filter(|pod| has_gate(pod)).collect();
@@ -92,7 +113,7 @@ async fn tell_held_pods(cluster: &Cluster, progress: Progress) -> Result<()> {
         return Ok(());
     }
     progress.note(&format!(
-        "{} pods carry the gate. They keep running with their interfaces, but a pod whose sandbox is created again \
+        "Pods that carry the gate: {}. They keep running with their interfaces, but a pod whose sandbox is created again \
          (after a reboot of its node, for example) would wait for ever: recreate them when it suits you.",
         held.len()
     ));

@@ -23,7 +23,7 @@ pub async fn pod(cluster: &Cluster, node: &Node) -> Result<Pod> {
 }
 
 /// Processes of the agent on a node.
-pub async fn pids(cluster: &Cluster, node: &Node) -> Result<Vec<i32>> {
+async fn pids(cluster: &Cluster, node: &Node) -> Result<Vec<i32>> {
     let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
     node.container_pids(&uid, CONTAINER).await
 }
@@ -45,18 +45,23 @@ pub async fn replace(cluster: &Cluster, node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// SIGKILL to the agent of a node, without a wait.
-pub async fn kill(cluster: &Cluster, node: &Node) -> Result<()> {
-    for pid in pids(cluster, node).await? {
-        node.kill(pid)?;
-    }
-    Ok(())
-}
+/// Agents that were looked up, because that takes longer than what they shall be killed in the middle of.
+pub struct Victims(Vec<(Node, Vec<i32>)>);
 
-/// SIGKILL to the agent of every node, at once.
-pub async fn kill_all(cluster: &Cluster) -> Result<()> {
-    futures::future::try_join_all(cluster.nodes().iter().map(|node| kill(cluster, node))).await?;
-    Ok(())
+impl Victims {
+    /// The agents of these nodes.
+    pub async fn find(cluster: &Cluster, nodes: &[Node]) -> Result<Self> {
+        let agents = nodes.iter().map(async |node| anyhow::Ok((node.clone(), pids(cluster, node).await?)));
+        Ok(Self(futures::future::try_join_all(agents).await?))
+    }
+
+    /// SIGKILL to all of them at once, without a wait.
+    pub fn kill(self) -> Result<()> {
+        for (node, pids) in self.0 {
+            pids.into_iter().try_for_each(|pid| node.kill(pid))?;
+        }
+        Ok(())
+    }
 }
 
 /// Waits until the agent of every node is Ready, and is the one that runs now.

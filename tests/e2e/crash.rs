@@ -8,7 +8,7 @@ use fairlead_tests::wait;
 use futures::future::try_join_all;
 
 use crate::{
-    agents,
+    agents::{self, Victims},
     fixtures::{self, Net, SOON},
     traces,
     trial::{Case, Env},
@@ -38,19 +38,23 @@ pub fn cases() -> Vec<Case> {
 async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "storm", &["10.50.0.0/24", "fd00:50::/64"]);
     net.create(&env).await?;
+    let agents = Victims::find(&env.cluster, env.cluster.nodes()).await?;
     env.apply(&fixtures::deployment("storm", PODS, net.name()).to_string()).await?;
-    wait::until(SOON, "the first records", || async {
-        let records = fixtures::records(&env).await?.len();
-        ensure!(records >= 3, "{records}");
+    wait::until(SOON, "the first pods to be attached", || async {
+        let attached = attached(&env).await?;
+        ensure!(attached >= 3, "{attached}");
         Ok(())
     })
     .await?;
-    agents::kill_all(&env.cluster).await?;
+    agents.kill()?;
+    let attached = attached(&env).await?;
+    ensure!(attached < PODS as usize, "all pods were attached before the agents were killed");
     env.wait_rollout("storm", LONG).await?;
     let pods = fixtures::pods(&env, "storm").await?;
     let all = check_addresses(&env, &pods).await?;
     let traces = try_join_all(pods.iter().map(|pod| traces::of(&env, pod))).await?;
     agents::wait_ready(&env.cluster).await?;
+    let agents = Victims::find(&env.cluster, env.cluster.nodes()).await?;
     env.kubectl(&["delete", "deployment", "storm", "--wait=false"]).await?;
     wait::until(LONG, "the first records to go", || async {
         let records = fixtures::records(&env).await?.len();
@@ -58,11 +62,20 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    agents::kill_all(&env.cluster).await?;
+    agents.kill()?;
+    let left = fixtures::records(&env).await?.len();
+    ensure!(left > 0, "all records were gone before the agents were killed");
     for traces in traces {
         traces.wait_gone(&env, LONG).await?;
     }
     agents::wait_ready(&env.cluster).await
+}
+
+/// How many pods are attached.
+async fn attached(env: &Env) -> Result<usize> {
+    let records = fixtures::records(env).await?.into_iter();
+    let statuses = records.filter_map(|record| record.status);
+    Ok(statuses.filter(|status| fixtures::is_ready(status)).count())
 }
 
 /// Every pod has both addresses, no two the same, and one record.
@@ -99,7 +112,7 @@ async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
     }
     // One agent dies, the other ends gracefully, as in an upgrade.
     let [first, second] = env.cluster.nodes() else { bail!("two nodes are needed") };
-    agents::kill(&env.cluster, first).await?;
+    Victims::find(&env.cluster, std::slice::from_ref(first)).await?.kill()?;
     agents::replace(&env.cluster, second).await?;
     agents::wait_ready(&env.cluster).await?;
     // Its first full round over all pods is over some seconds later.

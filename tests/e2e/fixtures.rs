@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use fairlead_crds::{Network, PodNetwork, Reason, names};
+use fairlead_crds::{Network, PodNetwork, PodNetworkStatus, Reason, names};
 use fairlead_tests::{fairlead, layout, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
@@ -162,6 +162,11 @@ pub fn on_node(mut pod: Value, node: &str) -> Value {
 pub async fn record(env: &Env, pod: &str) -> Result<PodNetwork> {
     let found = records(env).await?.into_iter().find(|record| record.spec.pod_name == pod);
     found.with_context(|| format!("{pod} has no record"))
+}
+
+/// Whether a record says that every interface is up.
+pub fn is_ready(status: &PodNetworkStatus) -> bool {
+    status.conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Waits until the record of a pod says why it waits, and gives the sentence.

@@ -11,6 +11,7 @@ mod cluster;
 mod confinement;
 mod crash;
 mod env;
+mod examples;
 mod fixtures;
 mod gone;
 mod hotplug;
@@ -18,6 +19,7 @@ mod policy;
 mod traces;
 mod trial;
 mod uninstall;
+mod validation;
 mod waiting;
 mod watch;
 
@@ -54,10 +56,12 @@ fn run() -> Result<ExitCode> {
 fn cases() -> Vec<Case> {
     [
         cluster::cases(),
+        validation::cases(),
         attach::cases(),
         waiting::cases(),
         gone::cases(),
         hotplug::cases(),
+        examples::cases(),
         capacity::cases(),
         confinement::cases(),
         policy::cases(),

@@ -8,15 +8,14 @@ mod hold;
 mod place;
 mod refuse;
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::json;
 
 use crate::{
-    fixtures::{Net, SOON},
+    fixtures::Net,
     policy::place::Place,
     trial::{Case, Env},
 };
@@ -117,15 +116,21 @@ async fn prepare(env: &Env) -> Result<Place> {
 
 async fn broken_installation(env: Arc<Env>) -> Result<()> {
     let place = prepare(&env).await?;
-    let replicas = |count: &'static str| async move {
-        let count = format!("--replicas={count}");
-        env.cluster
-            .kubectl(&["scale", "-n", names::INSTALL_NAMESPACE, "deployment", names::CONTROLLER, &count])
-            .await
-    };
-    replicas("0").await?;
+    scale_controller(&env, 0).await?;
     let outcome = broken::a_broken_installation_stops_only_who_asks(&place).await;
-    replicas("2").await?;
+    scale_controller(&env, 2).await?;
     outcome?;
     place.wait_for_admission().await
+}
+
+/// Also waits until no more replicas run than that.
+async fn scale_controller(env: &Env, replicas: u8) -> Result<()> {
+    let (namespace, count) = (names::INSTALL_NAMESPACE, format!("--replicas={replicas}"));
+    env.cluster.kubectl(&["scale", "-n", namespace, "deployment", names::CONTROLLER, &count]).await?;
+    if replicas == 0 {
+        let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
+        let wait = ["wait", "-n", namespace, "pods", "-l", &selector, "--for=delete", "--timeout=60s"];
+        env.cluster.kubectl(&wait).await?;
+    }
+    Ok(())
 }

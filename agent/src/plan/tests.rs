@@ -1,3 +1,5 @@
+//! The plan, against the kernel in memory.
+
 mod anywhere;
 
 use std::path::Path;

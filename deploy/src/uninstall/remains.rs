@@ -22,7 +22,7 @@ const HELD: [(&str, &str); 3] = [
     ("Network", names::NETWORK_FINALIZER),
 ];
 
-/// An object with our finalizer.
+/// An object with our finalizer, or one that ought to have it.
 pub struct Held {
     kind: &'static str,
     finalizer: &'static str,
@@ -98,6 +98,50 @@ pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> 
     Ok(())
 }
 
+/// Gives records and blocks their finalizers back, after an uninstall that was broken off: agents set them when they
+/// create an object only. Networks get theirs back from the controller.
+pub async fn put_back(cluster: &Cluster) -> Result<()> {
+    for free in find_free(cluster).await? {
+        let mut finalizers = free.object.finalizers().to_vec();
+        finalizers.push(free.finalizer.to_owned());
+        let version = &free.object.metadata.resource_version;
+        let patch =
+            Patch::Merge(json!({ "metadata": { "finalizers": finalizers, "resourceVersion": version } }));
+        let api = api_of(cluster, free.kind, &free.object);
+        match api.patch(&free.object.name_any(), &PatchParams::default(), &patch).await {
+            Err(error) if !is_missing(&error) => return Err(error.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// How many records and blocks ought to have our finalizer and have not.
+pub async fn without_finalizer(cluster: &Cluster) -> Result<usize> {
+    Ok(find_free(cluster).await?.len())
+}
+
+async fn find_free(cluster: &Cluster) -> Result<Vec<Held>> {
+    let mut free = Vec::new();
+    for (kind, finalizer) in HELD.into_iter().filter(|(kind, _)| *kind != "Network") {
+        let objects = cluster.list(names::GROUP, names::API_VERSION, kind, None).await?;
+        let lacking = objects.into_iter().filter(|object| {
+            let has = object.finalizers().iter().any(|name| name == finalizer);
+            !has && object.metadata.deletion_timestamp.is_none()
+        });
+        free.extend(lacking.map(|object| Held { kind, finalizer, object }));
+    }
+    Ok(free)
+}
+
+fn api_of(cluster: &Cluster, kind: &str, object: &DynamicObject) -> Api<DynamicObject> {
+    cluster.api(&json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::API_VERSION),
+        "kind": kind,
+        "metadata": { "namespace": object.namespace() },
+    }))
+}
+
 async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
     let Some(index) = held.object.finalizers().iter().position(|name| name == held.finalizer) else {
         return Ok(());
@@ -107,11 +151,7 @@ async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
         { "op": "test", "path": place, "value": held.finalizer },
         { "op": "remove", "path": place },
     ]);
-    let api = cluster.api(&json!({
-        "apiVersion": format!("{}/{}", names::GROUP, names::API_VERSION),
-        "kind": held.kind,
-        "metadata": { "namespace": held.object.namespace() },
-    }));
+    let api = api_of(cluster, held.kind, &held.object);
     match api.patch(&held.object.name_any(), &PatchParams::default(), &json_patch(patch)?).await {
         Err(error) if !is_missing(&error) => Err(error.into()),
         _ => Ok(()),

@@ -16,7 +16,7 @@ use super::metrics::{Kind, Verb};
 use super::model::{self, Node, NodeOffer};
 use super::node_patch::{self, ResourceChange};
 use super::occupancy::{self, Claimed};
-use super::resource::{Step, Tracker};
+use super::resource::{Offer, Step, Tracker};
 use super::run::Driver;
 use super::taint::{Changes, Facts, PAUSE};
 use super::view::View;
@@ -67,13 +67,13 @@ impl Wanted {
     }
 
     /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
-    fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, u64> {
+    fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, Offer> {
         let counts = |network: &&Network| network.spec.exhaustion.resource && admit::is_accepted(network);
         let here = offer
             .networks
             .iter()
             .filter(|here| here.ready && self.networks.get(&here.name).as_ref().is_some_and(counts));
-        here.map(|here| (here.name.clone(), here.promised)).collect()
+        here.map(|here| (here.name.clone(), Offer { promised: here.promised, free: here.free })).collect()
     }
 
     /// By taint key: what decides about the taint.
@@ -152,7 +152,7 @@ impl Nodes {
     fn decide_resources(
         &mut self,
         node: &Node,
-        targets: &BTreeMap<String, u64>,
+        targets: &BTreeMap<String, Offer>,
         counts: Option<&Counts>,
         todo: &mut Todo,
         again: &mut Option<Duration>,
@@ -165,7 +165,8 @@ impl Nodes {
             let current = published.map(|published| published.value().unwrap_or(0));
             let counted = counts.map(|counts| counts.get(network).copied().unwrap_or(0));
             let tracker = self.trackers.entry((node.name.clone(), network.clone())).or_default();
-            match tracker.step(targets.get(network).copied().unwrap_or(0), current, counted, Instant::now()) {
+            let target = targets.get(network).map_or(0, |offer| offer.target(current));
+            match tracker.step(target, current, counted, Instant::now()) {
                 Step::Nothing => {}
                 Step::Count => count = true,
                 Step::Wait(time) => sooner(again, time),
@@ -222,7 +223,8 @@ impl Nodes {
             let patch = json_patch(node_patch::resources(&node, &resources));
             let call = self.api.patch_status(&name, &params, &patch);
             if self.finish(&name, call, view).await {
-                info!(node = name, resources = ?resources, "resources of a node changed");
+                info!(node = name, count = resources.len(), first = ?resources.first(), "resources of a node changed");
+                debug!(node = name, ?resources, "all of them");
             }
         }
         if let Some(taints) = taints {

@@ -15,6 +15,29 @@ pub const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// How often the pods of a node are counted to see whether a number that is too high can shrink.
 pub const RECHECK: Duration = Duration::from_secs(2);
 
+/// What a node says of one network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// What the scheduler may count on in all.
+    pub promised: u64,
+    /// What can be handed out at once.
+    pub free: u64,
+}
+
+impl Offer {
+    /// The number to advertise where `current` is advertised.
+    ///
+    /// Every deleted pod's address rests for its quarantine, and every shrink stops new pods for a second or
+    /// more. So what is missing for a while is tolerated as long as at least two thirds of what is offered could
+    /// be handed out at once: a pod that comes in spite of it waits at its gate until the quarantine is over.
+    pub fn target(self, current: Option<u64>) -> u64 {
+        match current {
+            Some(current) if current.saturating_sub(self.promised) <= self.free / 2 => current.max(self.promised),
+            _ => self.promised,
+        }
+    }
+}
+
 /// Where one resource of one node stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tracker {
@@ -107,6 +130,15 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_quarantine_shrinks_the_number_only_where_addresses_are_scarce() {
+        let target = |promised, free| Offer { promised, free }.target(Some(32));
+        assert_eq!((target(31, 30), target(22, 20), target(21, 20)), (32, 32, 21));
+        assert_eq!(Offer { promised: 3, free: 0 }.target(Some(4)), 3);
+        assert_eq!(Offer { promised: 48, free: 47 }.target(Some(32)), 48);
+        assert_eq!(Offer { promised: 16, free: 16 }.target(None), 16);
+    }
 
     #[test]
     fn it_grows_at_once_without_counting_pods() {

@@ -20,8 +20,6 @@ pub const ADMISSION: &str = "/apis/fairlead.dev/v1alpha1/admissions/default";
 
 /// Who a client is.
 pub enum User<'a> {
-    /// Someone with all rights.
-    Admin,
     /// Someone that the admin pretends to be.
     Named(&'a str),
     /// The owner of a token.
@@ -54,7 +52,6 @@ impl Place {
     pub async fn client_of(&self, user: User<'_>) -> Result<Client> {
         let mut kubeconfig = self.kubeconfig.clone();
         let auth = match user {
-            User::Admin => return Ok(self.client.clone()),
             User::Named(name) => {
                 let mut auth = kubeconfig.auth_infos.first().and_then(|user| user.auth_info.clone());
                 if let Some(auth) = &mut auth {

@@ -73,14 +73,14 @@ pub async fn a_held_pod_stays_as_it_was_admitted(place: &Place) -> Result<()> {
     let pods = Place::pods(&place.namespace);
     let stored = send(&place.client, Verb::Create, &pods, &pod).await?;
     let path = format!("{pods}/{}", stored["metadata"]["name"].as_str().context("a pod without a name")?);
-    let patch = |body: Value| send_to(place, Verb::Strategic, path.clone(), body);
+    let change = |body: Value| send_to(place, Verb::Strategic, path.clone(), body);
     let image = json!({ "spec": { "initContainers": [{ "name": names::GATE_CONTAINER, "image": "busybox:stable" }] } });
-    refused(patch(image).await, "fairlead-gate cannot be changed")?;
+    refused(change(image).await, "fairlead-gate cannot be changed")?;
     for value in [json!(r#"[{"name":"forged"}]"#), Value::Null] {
         let annotation = json!({ "metadata": { "annotations": { names::SELECTED_ANNOTATION: value } } });
-        refused(patch(annotation).await, "written by fairlead only")?;
+        refused(change(annotation).await, "written by fairlead only")?;
     }
-    patch(json!({ "metadata": { "labels": { "free": "yes" }, "annotations": { names::NETWORKS_ANNOTATION: "other" } } })).await?;
+    change(json!({ "metadata": { "labels": { "free": "yes" }, "annotations": { names::NETWORKS_ANNOTATION: "other" } } })).await?;
     let debug =
         json!({ "spec": { "ephemeralContainers": [{ "name": "debug", "image": "busybox:stable" }] } });
     let debugger = || send_to(place, Verb::Strategic, format!("{path}/ephemeralcontainers"), debug.clone());

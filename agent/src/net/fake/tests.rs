@@ -1,3 +1,5 @@
+//! What the kernel in memory does, and when it fails.
+
 use super::*;
 
 const ONE: &str = "/run/netns/one";
