@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::api::{ApiError, call};
-use crate::ipam::{Block, Claim, Owner, Pool, is_usable};
+use crate::ipam::{Block, Claim, Owner, Pool};
 use crate::lease::Lease;
 use crate::view::View;
 
@@ -156,17 +156,11 @@ impl Blocks {
             return Ok(false);
         };
         let count = grid::blocks(range.cidr, range.block_prefix);
+        let unusable = range.unusable();
         let useful = |block: Cidr| {
             let name = grid::block_name(&pool.space, block);
             let owned = self.view.lock().ipam.block(&name).is_some();
-            (!owned
-                && block
-                    .0
-                    .hosts()
-                    .take(1024)
-                    .chain([block.0.network()])
-                    .any(|address| is_usable(range, address)))
-            .then_some((name, block))
+            (!owned && !unusable.covers(&block)).then_some((name, block))
         };
         let start = start_index(&self.node, count);
         let at = |step: u64| {

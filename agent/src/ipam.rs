@@ -378,23 +378,5 @@ pub fn owner(uid: &str, interface: &IfName) -> Owner {
     Owner { uid: uid.to_owned(), interface: interface.clone() }
 }
 
-/// Whether an address of a range can be handed out: not its network or broadcast address, gateway or an excluded one.
-pub fn is_usable(range: &AdmittedRange, address: IpAddr) -> bool {
-    let net = range.cidr.0;
-    let edges = match net {
-        ipnet::IpNet::V4(net) if net.prefix_len() < 31 => {
-            address == net.network() || address == net.broadcast()
-        }
-        // The all-zeros address is the subnet-router anycast address (RFC 4291 section 2.6.1).
-        ipnet::IpNet::V6(net) if net.prefix_len() < 127 => address == net.network(),
-        _ => false,
-    };
-    let gateway = range.gateway.is_some_and(|gateway| gateway.0 == address);
-    net.contains(&address)
-        && !edges
-        && !gateway
-        && !range.exclude.iter().any(|exclude| exclude.0.contains(&address))
-}
-
 #[cfg(test)]
 mod tests;

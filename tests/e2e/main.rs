@@ -15,6 +15,7 @@ mod examples;
 mod fixtures;
 mod gone;
 mod hotplug;
+mod install;
 mod policy;
 mod traces;
 mod trial;
@@ -65,6 +66,7 @@ fn cases() -> Vec<Case> {
         capacity::cases(),
         confinement::cases(),
         policy::cases(),
+        install::cases(),
         crash::cases(),
         broken::cases(),
         uninstall::cases(),

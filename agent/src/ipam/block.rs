@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use fairlead_crds::ip_block::{Held, Quarantined};
 use fairlead_crds::network::AdmittedRange;
 use fairlead_crds::pod_network::HeldAddress;
+use fairlead_crds::usable::Addresses;
 use fairlead_crds::{Cidr, IPBlock, IfName, Ip, grid};
 use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Counts, is_usable};
+use super::Counts;
 
 /// Who holds an address: one interface of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +36,7 @@ pub struct Block {
     pub network_uid: String,
     /// Its addresses.
     pub cidr: Cidr,
-    range: Option<AdmittedRange>,
+    range: Option<(Cidr, Addresses)>,
     used: BTreeMap<IpAddr, Owner>,
     quarantined: BTreeMap<IpAddr, (Timestamp, String)>,
     held: BTreeMap<IpAddr, Held>,
@@ -64,7 +65,7 @@ impl Block {
     }
 
     pub(super) fn set_range(&mut self, range: Option<&AdmittedRange>) {
-        self.range = range.cloned();
+        self.range = range.map(|range| (range.cidr, range.unusable()));
     }
 
     pub(super) fn keep_holders(&mut self, old: Self) {
@@ -75,7 +76,7 @@ impl Block {
 
     /// The admitted range the block belongs to, unless it is gone.
     pub fn range(&self) -> Option<Cidr> {
-        self.range.as_ref().map(|range| range.cidr)
+        self.range.as_ref().map(|(range, _)| *range)
     }
 
     /// Whether no record holds an address of it.
@@ -165,7 +166,7 @@ impl Block {
     pub(super) fn counts(&self, now: Timestamp) -> Counts {
         let mut counts = Counts { used: self.used.len() as u64, ..Counts::default() };
         for address in (0..self.size()).map(|offset| self.at(offset)) {
-            let usable = self.range.as_ref().is_some_and(|range| is_usable(range, address));
+            let usable = self.is_usable(address);
             let waits = self.held.contains_key(&address) || self.is_quarantined(address, now);
             counts.owned += u64::from(usable);
             counts.quarantined += u64::from(usable && waits);
@@ -175,10 +176,14 @@ impl Block {
     }
 
     fn is_free(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.range.as_ref().is_some_and(|range| is_usable(range, address))
+        self.is_usable(address)
             && !self.used.contains_key(&address)
             && !self.held.contains_key(&address)
             && !self.is_quarantined(address, now)
+    }
+
+    fn is_usable(&self, address: IpAddr) -> bool {
+        self.range.as_ref().is_some_and(|(_, unusable)| !unusable.contains(address))
     }
 
     fn is_quarantined(&self, address: IpAddr, now: Timestamp) -> bool {

@@ -111,8 +111,8 @@ fn attempts_at(node: &Node, specimens: &Specimens) -> Result<Vec<Attempt>> {
 /// The first specimen that has the place, with the pointer to it.
 fn find(node: &Node, specimens: &Specimens) -> Option<(Value, String)> {
     let status = specimens.status.iter().map(|status| json!({ "status": status }));
-    let all = specimens.objects.iter().cloned().chain(status);
-    all.filter_map(|object| locate(&object, &node.place).map(|pointer| (object, pointer))).next()
+    let mut all = specimens.objects.iter().cloned().chain(status);
+    all.find_map(|object| locate(&object, &node.place).map(|pointer| (object, pointer)))
 }
 
 async fn run(server: &Server, live: &str, attempts: Vec<Attempt>) -> Result<Vec<Said>> {

@@ -34,7 +34,6 @@ pub fn edit(name: &'static str) -> Row {
 }
 
 /// Puts a value at a place, by JSON pointer.
-#[expect(clippy::needless_pass_by_value, reason = "a table reads better without references")]
 pub fn set(path: &str, value: impl Into<Value>) -> Value {
     json!({ "op": "add", "path": path, "value": value.into() })
 }

@@ -46,7 +46,7 @@ pub struct Rule {
     pub path: String,
     /// The part of that which is below the place of the rule.
     pub below: String,
-    /// What its message has; nothing if it says nothing, which is a mistake.
+    /// What its message always has.
     pub words: String,
 }
 
@@ -82,28 +82,28 @@ pub fn path(place: &[String]) -> String {
 /// Every place of a kind, the root first.
 pub fn nodes(schema: &Value) -> Vec<Node> {
     let mut found = Vec::new();
-    walk(schema, Vec::new(), &mut found);
+    walk(schema, &[], &mut found);
     found
 }
 
-fn walk(schema: &Value, place: Place, found: &mut Vec<Node>) {
+fn walk(schema: &Value, place: &[String], found: &mut Vec<Node>) {
     let Some(schema) = schema.as_object() else { return };
-    found.push(Node { place: place.clone(), schema: schema.clone() });
+    found.push(Node { place: place.to_vec(), schema: schema.clone() });
     if place.is_empty() {
         // What is no object at all does not come as far as the schema.
         found[0].schema.remove("type");
     }
-    let step = |name: &str| [place.as_slice(), &[name.to_owned()]].concat();
+    let step = |name: &str| [place, &[name.to_owned()]].concat();
     for (name, child) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         if !place.is_empty() || !IMPLICIT.contains(&name.as_str()) {
-            walk(child, step(name), found);
+            walk(child, &step(name), found);
         }
     }
     if let Some(items) = schema.get("items") {
-        walk(items, step("[]"), found);
+        walk(items, &step("[]"), found);
     }
     if let Some(values) = schema.get("additionalProperties") {
-        walk(values, step("{}"), found);
+        walk(values, &step("{}"), found);
     }
 }
 
