@@ -31,11 +31,20 @@ pub const METRICS: &[Metric] = &[
         means: "Histogram of the time from the proof that a pod is gone to the removal of its record.",
     },
     Metric { name: "fairlead_reconcile_total", labels: "outcome", means: "Reconciliations of pods." },
-    Metric { name: "fairlead_api_requests_total", labels: "verb, kind", means: "Writes to the API server." },
     Metric {
-        name: "fairlead_netlink_messages_total",
+        name: "fairlead_api_writes_total",
         labels: "kind",
-        means: "Netlink requests: observe, change.",
+        means: "The agent's writes to the API server, by what they are about.",
+    },
+    Metric {
+        name: "fairlead_api_requests_total",
+        labels: "verb, kind",
+        means: "The controller's writes to the API server.",
+    },
+    Metric {
+        name: "fairlead_netlink_messages",
+        labels: "kind",
+        means: "Netlink requests since the agent started: observe, change.",
     },
     Metric {
         name: "fairlead_repairs_total",

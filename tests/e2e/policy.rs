@@ -5,6 +5,7 @@
 mod agent;
 mod broken;
 mod hold;
+mod limits;
 mod place;
 mod refuse;
 
@@ -71,6 +72,9 @@ pub fn cases() -> Vec<Case> {
             "policy_an_agent_has_no_right_that_its_code_does_not_need",
             agent::an_agent_has_no_right_that_its_code_does_not_need
         ),
+        Case::new("policy_the_largest_admission_is_affordable", largest_admission)
+            .alone()
+            .timeout(Duration::from_secs(240)),
         Case::new("policy_a_broken_installation_stops_only_who_asks", broken_installation)
             .alone()
             .timeout(Duration::from_secs(240)),
@@ -118,6 +122,15 @@ async fn broken_installation(env: Arc<Env>) -> Result<()> {
     let place = prepare(&env).await?;
     scale_controller(&env, 0).await?;
     let outcome = broken::a_broken_installation_stops_only_who_asks(&place).await;
+    scale_controller(&env, 2).await?;
+    outcome?;
+    place.wait_for_admission().await
+}
+
+async fn largest_admission(env: Arc<Env>) -> Result<()> {
+    let place = prepare(&env).await?;
+    scale_controller(&env, 0).await?;
+    let outcome = limits::the_largest_admission_is_affordable(&place).await;
     scale_controller(&env, 2).await?;
     outcome?;
     place.wait_for_admission().await

@@ -83,6 +83,7 @@ fn addresses() -> Vec<Row> {
                 set("/spec/ipam/ranges/1/blockPrefix", 32),
                 set("/spec/ipam/ranges/2/blockPrefix", 124),
             ])
+            .accepts([set("/spec/ipam/ranges/1/blockPrefix", Value::Null)])
             .refuses([set("/spec/ipam/ranges/0/blockPrefix", 27)], "spec.ipam.ranges[0].blockPrefix", block)
             .refuses([unset("/spec/ipam/ranges/0/blockPrefix")], "spec.ipam.ranges[0].blockPrefix", block)
             .refuses([set("/spec/ipam/ranges/1/blockPrefix", 28)], "spec.ipam.ranges[1].blockPrefix", block)
