@@ -47,8 +47,7 @@ impl ApiError {
 
     /// Whether the API server looked at a write and refused it: it certainly did not happen.
     pub fn is_refusal(&self) -> bool {
-        self.status()
-            .is_some_and(|status| (400..500).contains(&status.code) && status.code != 429)
+        self.status().is_some_and(|status| (400..500).contains(&status.code) && status.code != 429)
     }
 }
 
@@ -73,10 +72,7 @@ pub async fn call<T>(
 ) -> Result<T, ApiError> {
     match tokio::time::timeout(DEADLINE, future).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(source)) => Err(ApiError::Kube {
-            action: action.to_owned(),
-            source: Box::new(source),
-        }),
+        Ok(Err(source)) => Err(ApiError::Kube { action: action.to_owned(), source: Box::new(source) }),
         Err(_) => Err(ApiError::Deadline(action.to_owned())),
     }
 }
@@ -94,11 +90,7 @@ pub fn merge_patch(before: &serde_json::Value, after: &serde_json::Value) -> Opt
             patch.insert(key.clone(), change);
         }
     }
-    patch.extend(
-        old.keys()
-            .filter(|key| !new.contains_key(*key))
-            .map(|key| (key.clone(), Null)),
-    );
+    patch.extend(old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Null)));
     (!patch.is_empty()).then_some(Object(patch))
 }
 

@@ -101,7 +101,9 @@ fn visit(
 /// The steps of all interfaces; a conflict of one does not hold back the others.
 fn plan_all(order: &Order, observed: &Observed, brought: &mut Brought) -> Vec<Step> {
     let (steps, conflicts) = plan::attach_free(&order.wanted, observed);
-    brought.problems.extend(conflicts.iter().map(|conflict| Problem::new(conflict.reason(), conflict.to_string())));
+    brought
+        .problems
+        .extend(conflicts.iter().map(|conflict| Problem::new(conflict.reason(), conflict.to_string())));
     steps
 }
 

@@ -18,13 +18,8 @@ pub struct Events {
 impl Events {
     /// Events reported by the agent of the named node.
     pub fn new(client: Client, node: &str) -> Self {
-        let reporter = Reporter {
-            controller: names::AGENT.to_owned(),
-            instance: Some(node.to_owned()),
-        };
-        Self {
-            recorder: Recorder::new(client, reporter),
-        }
+        let reporter = Reporter { controller: names::AGENT.to_owned(), instance: Some(node.to_owned()) };
+        Self { recorder: Recorder::new(client, reporter) }
     }
 
     /// Warns about a pod.

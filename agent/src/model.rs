@@ -68,7 +68,9 @@ impl Pod {
 
     /// Whether the pod waits for us or asks for something: a gate has to be opened also where no network is asked for.
     pub fn concerns_us(&self) -> bool {
-        self.gated || self.requested.is_some() || self.selected.as_deref().is_some_and(|selected| selected.trim() != "[]")
+        self.gated
+            || self.requested.is_some()
+            || self.selected.as_deref().is_some_and(|selected| selected.trim() != "[]")
     }
 }
 

@@ -42,10 +42,7 @@ impl Sandbox {
 
 /// The sandbox in which a pod's containers run: READY, of the highest attempt, then the newest.
 pub fn newest<'a>(sandboxes: &'a [Sandbox], uid: &str) -> Option<&'a Sandbox> {
-    sandboxes
-        .iter()
-        .filter(|sandbox| sandbox.ready && sandbox.uid == uid)
-        .max_by_key(|sandbox| sandbox.age())
+    sandboxes.iter().filter(|sandbox| sandbox.ready && sandbox.uid == uid).max_by_key(|sandbox| sandbox.age())
 }
 
 #[cfg(test)]
@@ -53,11 +50,7 @@ mod tests {
     use super::*;
 
     fn sandbox(id: &str, attempt: u32, ready: bool, created_at: i64) -> Sandbox {
-        Sandbox {
-            ready,
-            created_at,
-            ..fake::sandbox(id, "uid-1", attempt)
-        }
+        Sandbox { ready, created_at, ..fake::sandbox(id, "uid-1", attempt) }
     }
 
     #[test]

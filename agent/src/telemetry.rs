@@ -13,10 +13,6 @@ pub fn start(filter: &str, json: bool) -> anyhow::Result<()> {
         .with_env_filter(EnvFilter::try_new(filter)?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
-    let started = if json {
-        builder.json().try_init()
-    } else {
-        builder.try_init()
-    };
+    let started = if json { builder.json().try_init() } else { builder.try_init() };
     started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
 }

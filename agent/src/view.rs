@@ -75,13 +75,15 @@ impl Inner {
 
     /// Only Networks of this node have a pool: blocks of others are neither claimed nor kept.
     fn refresh_pools(&mut self) {
-        let here = |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &self.node.labels);
+        let here =
+            |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &self.node.labels);
         self.ipam.set_pools(self.networks.values().filter(here).filter_map(Pool::of));
     }
 
     /// How many more attachments of one network the node may need; never 0, so that whoever waits is served.
     pub fn free_slots(&self) -> u64 {
-        let served = self.records.values().filter(|record| !record.spec.attachments.is_empty()).count() as u64;
+        let served =
+            self.records.values().filter(|record| !record.spec.attachments.is_empty()).count() as u64;
         self.node.pod_limit.saturating_sub(served).max(1)
     }
 

@@ -46,7 +46,6 @@ table! {
         RequestMismatch: "PodNetwork: the addresses the pod holds differ from what the scheduler was asked for.", "Usually a network added to or removed from a running pod; nothing to do unless the node runs out of addresses.";
         Accepted: "Network: the controller admitted it and agents act on it.", "Read the reason and the message.";
         InUse: "Network: pods or blocks still need it, so it cannot go away yet.", "Delete the pods that use it; the message counts them.";
-        Degraded: "NodeNetwork: pods can be attached, but something on the node is in the way of their traffic.", "Read the reason and the message.";
     }
 }
 
@@ -67,7 +66,6 @@ table! {
         NoAddresses: "The network has no free address for this node.", "Delete pods that use the network, or add a range to it.";
         QuarantinedUntil: "All free addresses are in quarantine; the message says until when.", "Wait, or add a range.";
         HotplugNoCapacity: "A network was added to a running pod, but all of the node's addresses are promised to the scheduler.", "Set the Network's ipam.hotplugReserve, delete pods on the node, or add a range.";
-        LeaseExpired: "The agent cannot renew its Lease, so it must not attach anything.", "Check the agent's connection to the API server.";
         RecordRefused: "The API server refused the record, so nothing was attached.", "Read the message; usually a policy or a quota.";
         BlockLost: "An address of the pod lies in a block that this node does not own any more.", "The node was away for long; delete the pod to give it another address.";
         BridgeNameTaken: "The bridge's name belongs to a link that fairlead did not make.", "Choose another bridge name, or set bridge.manage to Existing if it is a bridge.";
@@ -82,7 +80,6 @@ table! {
         Contested: "Something keeps changing what fairlead made; it is not repaired any more for a while.", "Find who changes it; the message names what changed.";
         Repaired: "Something had changed or deleted what fairlead made; it was put back.", "Find who changes it if it happens again.";
         RequestDiffers: "The pod holds another number of attachments than it asked the scheduler for.", "Nothing, unless it was not meant.";
-        Uninstalling: "fairlead is being uninstalled.", "Nothing.";
         Gate: "The gate held the pod's containers.", "Nothing.";
         AdmittedWithoutGate: "The pod was created without the gate, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";
         Accepted: "The network is admitted.", "Nothing.";
@@ -94,7 +91,6 @@ table! {
         StillUsed: "Pods or blocks still need the network.", "Delete the pods that use it; the message counts them.";
         Unused: "Nothing needs the network.", "Nothing.";
         AgentReady: "The agent can attach pods.", "Nothing.";
-        HostFirewall: "The node's firewall drops traffic between ports of one bridge.", "Add the rule that the message names.";
         InterfaceAddRejected: "A pod of the node's own network asked for a network.", "Remove hostNetwork or the annotation.";
         NetworkIsland: "Pods of one network run on several nodes, but the network does not reach between nodes.", "Give the network an uplink, or keep its pods on one node.";
         PodWaits: "A pod waits for its networks; the message says why.", "See the reason in the message.";

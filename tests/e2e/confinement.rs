@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_crds::{Reason, names};
-use kube::ResourceExt;
-use serde_json::json;
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
 
 use crate::{
     agents,
     fixtures::{self, Net, SOON},
+    policy::place::{Place, User, Verb, send},
     trial::{Case, Env},
 };
 
@@ -27,6 +28,7 @@ pub fn cases() -> Vec<Case> {
 struct Someone {
     env: Arc<Env>,
     token: String,
+    client: Client,
 }
 
 impl Someone {
@@ -40,16 +42,25 @@ impl Someone {
         let arguments = ["create", "token", names::AGENT, "-n", names::INSTALL_NAMESPACE];
         let bound: Vec<_> = bound.iter().map(String::as_str).collect();
         let token = env.cluster.kubectl(&[&arguments[..], &bound].concat()).await?;
-        Ok(Self { env: Arc::clone(env), token: token.trim().to_owned() })
+        Self::with_token(env, token.trim()).await
     }
 
-    /// A service account with the right to edit the trial's namespace.
+    async fn with_token(env: &Arc<Env>, token: &str) -> Result<Self> {
+        let place = Place::new(&env.cluster.kubeconfig_path(), &env.namespace, "", "").await?;
+        let client = place.client_of(User::Token(token)).await?;
+        Ok(Self { env: Arc::clone(env), token: token.to_owned(), client })
+    }
+
+    /// A service account with the right to edit the trial's namespace, and to debug its pods.
     async fn tenant(env: &Arc<Env>) -> Result<Self> {
         env.kubectl(&["create", "serviceaccount", "tenant"]).await?;
         let account = format!("--serviceaccount={}:tenant", env.namespace);
         env.kubectl(&["create", "rolebinding", "tenant", "--clusterrole=edit", &account]).await?;
+        let debug = ["create", "role", "debug", "--verb=patch", "--resource=pods/ephemeralcontainers"];
+        env.kubectl(&debug).await?;
+        env.kubectl(&["create", "rolebinding", "debug", "--role=debug", &account]).await?;
         let token = env.kubectl(&["create", "token", "tenant"]).await?;
-        Ok(Self { env: Arc::clone(env), token: token.trim().to_owned() })
+        Self::with_token(env, token.trim()).await
     }
 
     async fn kubectl(&self, arguments: &[&str], input: &str) -> Result<String> {
@@ -57,6 +68,26 @@ impl Someone {
         let has_place = arguments.contains(&"-n");
         let all = if has_place { arguments.to_vec() } else { [&place[..], arguments].concat() };
         self.env.cluster.kubectl_with_token(&self.token, &all, input).await
+    }
+
+    /// The same as [`Self::may_patch`], which the API server must refuse.
+    async fn may_not_patch(&self, patch: &Patch) -> Result<()> {
+        match self.patch(patch).await {
+            Ok(answer) => bail!("must be refused: {patch:?}, but: {answer}"),
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("not refused, but failed otherwise: {patch:?}")),
+        }
+    }
+
+    /// As a request of its own: `kubectl patch` reads the object first, which is another right.
+    async fn may_patch(&self, patch: &Patch) -> Result<()> {
+        self.patch(patch).await.with_context(|| format!("must be allowed: {patch:?}"))?;
+        Ok(())
+    }
+
+    /// Without effect even if it is allowed.
+    async fn patch(&self, patch: &Patch) -> kube::Result<Value> {
+        send(&self.client, patch.verb, &format!("{}?dryRun=All", patch.path), &patch.body).await
     }
 
     async fn may(&self, arguments: &[&str]) -> Result<()> {
@@ -82,18 +113,41 @@ impl Someone {
     }
 }
 
-/// `kubectl patch`, without effect even if it is allowed.
-fn patch<'a>(object: &'a str, body: &'a str) -> Vec<&'a str> {
-    vec!["patch", object, "--type=merge", "--dry-run=server", "-p", body]
+/// A patch of an object.
+#[derive(Clone, Debug)]
+struct Patch {
+    verb: Verb,
+    path: String,
+    body: Value,
 }
 
-fn patch_status<'a>(object: &'a str, body: &'a str) -> Vec<&'a str> {
-    [&patch(object, body)[..], &["--subresource=status"]].concat()
+const OURS: &str = "/apis/fairlead.dev/v1alpha1";
+
+/// A merge patch of the object at a path.
+fn patch(path: &str, body: Value) -> Patch {
+    Patch { verb: Verb::Merge, path: path.to_owned(), body }
 }
 
-const STATUS: &str = r#"{"status":{"observedGeneration":1}}"#;
-const LABEL: &str = r#"{"metadata":{"labels":{"a":"b"}}}"#;
-const NO_FINALIZERS: &str = r#"{"metadata":{"finalizers":null}}"#;
+fn patch_status(path: &str, body: Value) -> Patch {
+    patch(&format!("{path}/status"), body)
+}
+
+fn labels() -> Value {
+    json!({ "metadata": { "labels": { "a": "b" } } })
+}
+
+fn no_finalizers() -> Value {
+    json!({ "metadata": { "finalizers": null } })
+}
+
+fn status() -> Value {
+    json!({ "status": { "observedGeneration": 1 } })
+}
+
+fn path_of_record(record: &fairlead_crds::PodNetwork) -> String {
+    let namespace = record.namespace().unwrap_or_default();
+    format!("{OURS}/namespaces/{namespace}/podnetworks/{}", record.name_any())
+}
 
 /// One running pod per node, and the names of both records: of node1, of node2.
 async fn a_pod_per_node(env: &Env, prefix: &str) -> Result<[fairlead_crds::PodNetwork; 2]> {
@@ -111,31 +165,29 @@ async fn a_pod_per_node(env: &Env, prefix: &str) -> Result<[fairlead_crds::PodNe
 async fn agent_of_another_node(env: Arc<Env>) -> Result<()> {
     let [own, other] = a_pod_per_node(&env, "10.80.0").await?;
     let agent = Someone::agent(&env).await?;
-    let condition = r#"{"status":{"conditions":[{"type":"fairlead.dev/network-ready","status":"False"}]}}"#;
     for (record, allowed) in [(&own, true), (&other, false)] {
-        let pnet = format!("podnetwork/{}", record.name_any());
+        let (pnet, node) = (path_of_record(record), &record.spec.node_name);
         let block = &record.spec.attachments[0].addresses.first().context("an address")?.block;
-        let block = format!("ipblock/{block}");
-        let node = format!("nodenetwork/{}", record.spec.node_name);
-        let pod = format!("pod/{}", record.spec.pod_name);
-        let strategic = ["patch", &pod, "--subresource=status", "--dry-run=server", "-p", condition];
-        let lease = format!("lease/{}", record.spec.node_name);
-        let lease_patch = [&patch(&lease, LABEL)[..], &["-n", names::INSTALL_NAMESPACE]].concat();
-        let writes: [Vec<&str>; 8] = [
-            patch(&pnet, LABEL),
-            patch(&pnet, NO_FINALIZERS),
-            patch_status(&pnet, STATUS),
-            patch(&block, LABEL),
-            patch_status(&block, r#"{"status":{"held":[]}}"#),
-            patch_status(&node, r#"{"status":{"summary":"x"}}"#),
-            strategic.to_vec(),
-            lease_patch,
+        let block = format!("{OURS}/ipblocks/{block}");
+        let lease =
+            format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{node}", names::INSTALL_NAMESPACE);
+        let pod = format!("{}/{}", Place::pods(&env.namespace), record.spec.pod_name);
+        let conditions = json!([{ "type": names::NETWORK_READY, "status": "False" }]);
+        let condition = patch_status(&pod, json!({ "status": { "conditions": conditions } }));
+        let writes = [
+            patch(&pnet, no_finalizers()),
+            patch_status(&pnet, status()),
+            patch(&block, no_finalizers()),
+            patch_status(&block, json!({ "status": { "held": [] } })),
+            patch_status(&format!("{OURS}/nodenetworks/{node}"), json!({ "status": { "summary": "x" } })),
+            patch(&lease, json!({ "spec": { "leaseDurationSeconds": 40 } })),
+            Patch { verb: Verb::Strategic, ..condition },
         ];
         for write in &writes {
             if allowed {
-                agent.may(write).await?;
+                agent.may_patch(write).await?;
             } else {
-                agent.may_not(write).await?;
+                agent.may_not_patch(write).await?;
             }
         }
     }
@@ -164,17 +216,24 @@ async fn agent_beyond_its_code(env: Arc<Env>) -> Result<()> {
     let [own, _] = a_pod_per_node(&env, "10.81.0").await?;
     let agent = Someone::agent(&env).await?;
     agent.may(&["get", "pods"]).await?;
-    let network = format!("network/{}", own.spec.attachments[0].network);
-    let pod = format!("pod/{}", own.spec.pod_name);
-    let writes: [Vec<&str>; 14] = [
-        patch("node/node1", LABEL),
-        patch_status("node/node1", r#"{"status":{"capacity":{"x.io/y":"1"}}}"#),
-        patch(&network, LABEL),
-        patch_status(&network, STATUS),
-        patch("admission/default", LABEL),
-        patch(&pod, LABEL),
-        patch_status(&pod, r#"{"status":{"phase":"Failed"}}"#),
-        patch_status(&pod, LABEL),
+    let network = format!("{OURS}/networks/{}", own.spec.attachments[0].network);
+    let pod = format!("{}/{}", Place::pods(&env.namespace), own.spec.pod_name);
+    let node = "/api/v1/nodes/node1";
+    for write in [
+        patch(node, labels()),
+        patch_status(node, json!({ "status": { "capacity": { "x.io/y": "1" } } })),
+        patch(&network, labels()),
+        patch_status(&network, status()),
+        patch(&format!("{OURS}/admissions/{}", names::ADMISSION), labels()),
+        patch(&pod, labels()),
+        patch_status(&pod, json!({ "status": { "phase": "Failed" } })),
+        patch_status(&pod, labels()),
+    ] {
+        agent.may_not_patch(&write).await?;
+    }
+    let (network, pod) =
+        (format!("network/{}", own.spec.attachments[0].network), format!("pod/{}", own.spec.pod_name));
+    let writes: [Vec<&str>; 6] = [
         vec!["delete", &pod, "--dry-run=server"],
         vec!["delete", &network, "--dry-run=server"],
         vec!["get", "secrets"],
@@ -193,16 +252,17 @@ async fn tenant(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     env.apply(&fixtures::pod("mine", net.name()).to_string()).await?;
     env.wait_ready("app=mine", SOON).await?;
-    let record = format!("podnetwork/{}", fixtures::record(&env, "mine").await?.name_any());
+    let record = path_of_record(&fixtures::record(&env, "mine").await?);
     let tenant = Someone::tenant(&env).await?;
-    tenant.may(&patch("pod/mine", LABEL)).await?;
-    for body in [NO_FINALIZERS, LABEL, r#"{"spec":{"attachments":[]}}"#] {
-        tenant.may_not(&patch(&record, body)).await?;
+    let pod = format!("{}/mine", Place::pods(&env.namespace));
+    tenant.may_patch(&patch(&pod, labels())).await?;
+    for body in [no_finalizers(), labels(), json!({ "spec": { "attachments": [] } })] {
+        tenant.may_not_patch(&patch(&record, body)).await?;
     }
-    tenant.may_not(&patch_status(&record, STATUS)).await?;
-    let selected = format!(r#"{{"metadata":{{"annotations":{{"{}":"[]"}}}}}}"#, names::SELECTED_ANNOTATION);
-    let changed = selected.replace("[]", r#"[{\"name\":\"x\"}]"#);
-    tenant.may_not(&patch("pod/mine", &changed)).await?;
+    tenant.may_not_patch(&patch_status(&record, status())).await?;
+    let selected =
+        json!({ "metadata": { "annotations": { names::SELECTED_ANNOTATION: r#"[{"name":"x"}]"# } } });
+    tenant.may_not_patch(&patch(&pod, selected)).await?;
     tenant.may_not(&["set", "image", "pod/mine", "fairlead-gate=busybox:stable"]).await?;
     tenant_pods(&tenant, &net).await?;
     no_debug_container_while_held(&tenant).await

@@ -75,7 +75,7 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
 async fn attached(env: &Env) -> Result<usize> {
     let records = fixtures::records(env).await?.into_iter();
     let statuses = records.filter_map(|record| record.status);
-    Ok(statuses.filter(|status| fixtures::is_ready(status)).count())
+    Ok(statuses.filter(fixtures::is_ready).count())
 }
 
 /// Every pod has both addresses, no two the same, and one record.
@@ -101,6 +101,9 @@ async fn check_addresses(env: &Env, pods: &[String]) -> Result<usize> {
 }
 
 async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
+    // New pods: one that was killed before comes back after a long back-off.
+    try_join_all(env.cluster.nodes().iter().map(|node| agents::replace(&env.cluster, node))).await?;
+    agents::wait_ready(&env.cluster).await?;
     let net = Net::island(&env, "calm", &["10.51.0.0/24", "fd00:51::/64"]);
     net.create(&env).await?;
     env.apply(&fixtures::deployment("calm", PODS, net.name()).to_string()).await?;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Network, PodNetwork, PodNetworkStatus, Reason, names};
 use fairlead_tests::{fairlead, layout, wait};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
@@ -203,15 +203,15 @@ pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Durat
 
 /// Waits until nothing of earlier trials is left that an agent still works on.
 pub async fn wait_for_quiet(env: &Env) -> Result<()> {
-    let records: Api<PodNetwork> = Api::all(env.cluster.client());
+    let namespaces: Api<Namespace> = Api::all(env.cluster.client());
     let networks: Api<Network> = Api::all(env.cluster.client());
     wait::until(SOON, "earlier trials to be cleaned up", || async {
-        let records = records.list(&ListParams::default()).await?.items;
-        let foreign =
-            records.iter().filter(|record| record.namespace().as_ref() != Some(&env.namespace)).count();
-        let networks = networks.list(&ListParams::default()).await?.items;
-        let leaving = networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some()).count();
-        ensure!(foreign + leaving == 0, "{foreign} records and {leaving} Networks are left");
+        let namespaces =
+            namespaces.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);
+        let networks = networks.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);
+        let leaving =
+            namespaces.chain(networks).filter(|metadata| metadata.deletion_timestamp.is_some()).count();
+        ensure!(leaving == 0, "{leaving} namespaces and Networks are left");
         Ok(())
     })
     .await

@@ -6,7 +6,7 @@ mod agent;
 mod broken;
 mod hold;
 mod limits;
-mod place;
+pub mod place;
 mod refuse;
 
 use std::{sync::Arc, time::Duration};

@@ -121,10 +121,7 @@ impl Runtime {
     /// [`CriError::Socket`] if the path cannot be one.
     pub fn new(socket: &Path, deadline: Duration) -> Result<Self, CriError> {
         let invalid = || CriError::Socket(socket.to_owned());
-        let path = socket
-            .to_str()
-            .filter(|path| path.starts_with('/'))
-            .ok_or_else(invalid)?;
+        let path = socket.to_str().filter(|path| path.starts_with('/')).ok_or_else(invalid)?;
         // No keep-alive pings: a server of grpc-go closes connections that ping more often than every five minutes.
         let channel = Endpoint::from_shared(format!("unix://{path}"))
             .map_err(|_| invalid())?
@@ -142,13 +139,8 @@ impl Runtime {
     pub async fn version(&self) -> Result<RuntimeVersion, CriError> {
         let mut client = self.client.clone();
         let request = v1::VersionRequest::default();
-        let found = self
-            .call("ask for the runtime's version", client.version(request))
-            .await?;
-        Ok(RuntimeVersion {
-            name: found.runtime_name,
-            version: found.runtime_version,
-        })
+        let found = self.call("ask for the runtime's version", client.version(request)).await?;
+        Ok(RuntimeVersion { name: found.runtime_name, version: found.runtime_version })
     }
 
     /// Every sandbox of a pod, running or not.
@@ -165,9 +157,7 @@ impl Runtime {
     /// If the runtime does not answer in time.
     pub async fn list_pod(&self, uid: &str) -> Result<Vec<Sandbox>, CriError> {
         let label_selector = [(POD_UID_LABEL.to_owned(), uid.to_owned())].into();
-        let mut found = self
-            .list_filtered(Some(v1::PodSandboxFilter { label_selector }))
-            .await?;
+        let mut found = self.list_filtered(Some(v1::PodSandboxFilter { label_selector })).await?;
         found.retain(|sandbox| sandbox.uid == uid);
         Ok(found)
     }
@@ -175,14 +165,8 @@ impl Runtime {
     async fn list_filtered(&self, filter: Option<v1::PodSandboxFilter>) -> Result<Vec<Sandbox>, CriError> {
         let mut client = self.client.clone();
         let request = v1::ListPodSandboxRequest { filter };
-        let found = self
-            .call("list the sandboxes", client.list_pod_sandbox(request))
-            .await?;
-        Ok(found
-            .items
-            .into_iter()
-            .filter_map(v1::PodSandbox::into_domain)
-            .collect())
+        let found = self.call("list the sandboxes", client.list_pod_sandbox(request)).await?;
+        Ok(found.items.into_iter().filter_map(v1::PodSandbox::into_domain).collect())
     }
 
     /// Path of a sandbox's network namespace, below `/run` where the runtime says `/var/run`; none for a pod
@@ -192,20 +176,11 @@ impl Runtime {
     /// [`CriError::Gone`] if the runtime does not know the sandbox; or if it does not answer in time or understandably.
     pub async fn netns_path(&self, id: &str) -> Result<Option<PathBuf>, CriError> {
         let mut client = self.client.clone();
-        let request = v1::PodSandboxStatusRequest {
-            pod_sandbox_id: id.to_owned(),
-            verbose: true,
-        };
+        let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
         let call = client.pod_sandbox_status(request);
-        let found = self
-            .call("ask for a sandbox's status", call)
-            .await
-            .map_err(|error| gone(error, id))?;
+        let found = self.call("ask for a sandbox's status", call).await.map_err(|error| gone(error, id))?;
         let info = found.info.get("info").map_or("{}", String::as_str);
-        verbose::netns_path(info).map_err(|source| CriError::Verbose {
-            id: id.to_owned(),
-            source,
-        })
+        verbose::netns_path(info).map_err(|source| CriError::Verbose { id: id.to_owned(), source })
     }
 
     /// Events from now on, containers' included; at first also older ones, see `Sandboxes`.
@@ -230,9 +205,7 @@ impl Runtime {
     ) -> Result<T, CriError> {
         let deadline = self.deadline;
         match tokio::time::timeout(deadline, call).await {
-            Ok(answer) => answer
-                .map(Response::into_inner)
-                .map_err(|source| refused(action, source)),
+            Ok(answer) => answer.map(Response::into_inner).map_err(|source| refused(action, source)),
             Err(_) => Err(CriError::Deadline { action, deadline }),
         }
     }
@@ -254,26 +227,14 @@ impl v1::PodSandbox {
     /// None for a sandbox that is not of a Kubernetes pod.
     fn into_domain(self) -> Option<Sandbox> {
         let state = self.state();
-        sandbox(
-            self.id,
-            self.metadata,
-            state,
-            self.created_at,
-            self.runtime_handler,
-        )
+        sandbox(self.id, self.metadata, state, self.created_at, self.runtime_handler)
     }
 }
 
 impl v1::PodSandboxStatus {
     fn into_domain(self) -> Option<Sandbox> {
         let state = self.state();
-        sandbox(
-            self.id,
-            self.metadata,
-            state,
-            self.created_at,
-            self.runtime_handler,
-        )
+        sandbox(self.id, self.metadata, state, self.created_at, self.runtime_handler)
     }
 }
 
@@ -289,9 +250,7 @@ impl v1::ContainerEventResponse {
             container: self.container_id,
             kind,
             at: self.created_at,
-            sandbox: self
-                .pod_sandbox_status
-                .and_then(v1::PodSandboxStatus::into_domain),
+            sandbox: self.pod_sandbox_status.and_then(v1::PodSandboxStatus::into_domain),
         }
     }
 }

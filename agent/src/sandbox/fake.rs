@@ -79,11 +79,7 @@ impl FakeRuntime {
             lists: 0,
             subscriptions: 0,
         };
-        Self {
-            folder: tempfile::tempdir().unwrap(),
-            state: Arc::new(Mutex::new(state)),
-            running: None,
-        }
+        Self { folder: tempfile::tempdir().unwrap(), state: Arc::new(Mutex::new(state)), running: None }
     }
 
     pub fn started() -> Self {
@@ -115,10 +111,7 @@ impl FakeRuntime {
             let accepted = listener.accept().await.map(|(stream, _)| stream);
             Some((accepted, listener))
         });
-        let (server, crashed) = (
-            RuntimeServiceServer::new(service.clone()),
-            service.crashed.clone(),
-        );
+        let (server, crashed) = (RuntimeServiceServer::new(service.clone()), service.crashed.clone());
         let task = tokio::spawn(async move {
             let listening = tonic::transport::Server::builder();
             let done =
@@ -146,10 +139,7 @@ impl FakeRuntime {
 
     /// Tells the listeners of a sandbox.
     pub fn tell(&self, kind: ContainerEventType, sandbox: &Sandbox) {
-        let created_at = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap()
-            .as_nanos();
+        let created_at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
         let event = v1::ContainerEventResponse {
             container_id: sandbox.id.clone(),
             container_event_type: kind.into(),
@@ -208,10 +198,7 @@ impl RuntimeService for Service {
     ) -> Result<Response<v1::PodSandboxStatusResponse>, Status> {
         let request = request.into_inner();
         let state = self.state.lock().unwrap();
-        let found = state
-            .sandboxes
-            .iter()
-            .find(|sandbox| sandbox.id == request.pod_sandbox_id);
+        let found = state.sandboxes.iter().find(|sandbox| sandbox.id == request.pod_sandbox_id);
         let found = found.ok_or_else(|| Status::not_found("no such sandbox"))?;
         let info = request.verbose.then(|| ("info".to_owned(), state.info.clone()));
         Ok(Response::new(v1::PodSandboxStatusResponse {
@@ -231,10 +218,8 @@ impl RuntimeService for Service {
             .lock()
             .map(|mut state| {
                 state.lists += 1;
-                let wanted = state
-                    .sandboxes
-                    .iter()
-                    .filter(|sandbox| uid.is_none_or(|uid| *uid == sandbox.uid));
+                let wanted =
+                    state.sandboxes.iter().filter(|sandbox| uid.is_none_or(|uid| *uid == sandbox.uid));
                 (wanted.map(listed).collect(), state.delay)
             })
             .unwrap();
@@ -264,18 +249,13 @@ impl RuntimeService for Service {
         }
         let lost = || Status::unavailable("the runtime ends");
         let crashed = self.crashed.clone();
-        let first = crashed
-            .run_until_cancelled(events.recv())
-            .await
-            .ok_or_else(lost)?;
+        let first = crashed.run_until_cancelled(events.recv()).await.ok_or_else(lost)?;
         let first = first.map_err(|_| lost())?;
         let rest = stream::unfold((events, crashed), move |(mut events, crashed)| async move {
             let next = crashed.run_until_cancelled(events.recv()).await;
             let next = next.and_then(Result::ok).ok_or_else(lost);
             Some((next, (events, crashed)))
         });
-        Ok(Response::new(
-            stream::once(async { Ok(first) }).chain(rest).boxed(),
-        ))
+        Ok(Response::new(stream::once(async { Ok(first) }).chain(rest).boxed()))
     }
 }

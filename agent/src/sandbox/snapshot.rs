@@ -136,11 +136,7 @@ impl Sandboxes {
     }
 
     fn remove(&mut self, id: &str) -> bool {
-        let Some(uid) = self
-            .iter()
-            .find(|sandbox| sandbox.id == id)
-            .map(|s| s.uid.clone())
-        else {
+        let Some(uid) = self.iter().find(|sandbox| sandbox.id == id).map(|s| s.uid.clone()) else {
             return false;
         };
         self.update(&uid, |all| all.retain(|sandbox| sandbox.id != id));
@@ -176,19 +172,11 @@ mod tests {
     }
 
     fn event(kind: EventKind, sandbox: &Sandbox, at: i64) -> Event {
-        Event {
-            container: sandbox.id.clone(),
-            kind,
-            at,
-            sandbox: Some(sandbox.clone()),
-        }
+        Event { container: sandbox.id.clone(), kind, at, sandbox: Some(sandbox.clone()) }
     }
 
     fn stopped(sandbox: &Sandbox) -> Sandbox {
-        Sandbox {
-            ready: false,
-            ..sandbox.clone()
-        }
+        Sandbox { ready: false, ..sandbox.clone() }
     }
 
     #[test]
@@ -196,35 +184,17 @@ mod tests {
         let mut snapshot = listed(&[]);
         let sandbox = fake::sandbox("a", "uid-1", 0);
         let empty = snapshot.clone();
-        assert_eq!(
-            snapshot.apply(&event(EventKind::Started, &sandbox, 2_000)),
-            Effect::Changed
-        );
+        assert_eq!(snapshot.apply(&event(EventKind::Started, &sandbox, 2_000)), Effect::Changed);
         assert_eq!(snapshot.newest("uid-1"), Some(&sandbox));
-        assert_eq!(
-            snapshot.changed_since(&empty),
-            BTreeSet::from(["uid-1".to_owned()])
-        );
-        assert_eq!(
-            snapshot.apply(&event(EventKind::Started, &sandbox, 2_001)),
-            Effect::None
-        );
+        assert_eq!(snapshot.changed_since(&empty), BTreeSet::from(["uid-1".to_owned()]));
+        assert_eq!(snapshot.apply(&event(EventKind::Started, &sandbox, 2_001)), Effect::None);
 
         let gone = stopped(&sandbox);
-        assert_eq!(
-            snapshot.apply(&event(EventKind::Stopped, &gone, 2_002)),
-            Effect::Changed
-        );
+        assert_eq!(snapshot.apply(&event(EventKind::Stopped, &gone, 2_002)), Effect::Changed);
         assert!(!snapshot.any_ready("uid-1"));
         assert_eq!(snapshot.of("uid-1").len(), 1);
-        assert_eq!(
-            snapshot.apply(&event(EventKind::Deleted, &gone, 2_003)),
-            Effect::Changed
-        );
-        assert_eq!(
-            snapshot.apply(&event(EventKind::Deleted, &gone, 2_003)),
-            Effect::None
-        );
+        assert_eq!(snapshot.apply(&event(EventKind::Deleted, &gone, 2_003)), Effect::Changed);
+        assert_eq!(snapshot.apply(&event(EventKind::Deleted, &gone, 2_003)), Effect::None);
         assert!(snapshot.changed_since(&empty).is_empty());
     }
 
@@ -249,10 +219,7 @@ mod tests {
     fn an_event_without_a_status_asks_for_a_list() {
         let sandbox = fake::sandbox("a", "uid-1", 0);
         let mut snapshot = listed(std::slice::from_ref(&sandbox));
-        let bare = |kind| Event {
-            sandbox: None,
-            ..event(kind, &sandbox, 2_000)
-        };
+        let bare = |kind| Event { sandbox: None, ..event(kind, &sandbox, 2_000) };
         assert_eq!(snapshot.apply(&bare(EventKind::Stopped)), Effect::ListNeeded);
         assert_eq!(snapshot.apply(&bare(EventKind::Deleted)), Effect::Changed);
         assert_eq!(snapshot.apply(&bare(EventKind::Deleted)), Effect::None);
@@ -262,16 +229,8 @@ mod tests {
     fn events_of_a_pods_containers_change_nothing() {
         let sandbox = fake::sandbox("a", "uid-1", 0);
         let mut snapshot = listed(std::slice::from_ref(&sandbox));
-        for kind in [
-            EventKind::Created,
-            EventKind::Started,
-            EventKind::Stopped,
-            EventKind::Deleted,
-        ] {
-            let container = Event {
-                container: "app".into(),
-                ..event(kind, &sandbox, 2_000)
-            };
+        for kind in [EventKind::Created, EventKind::Started, EventKind::Stopped, EventKind::Deleted] {
+            let container = Event { container: "app".into(), ..event(kind, &sandbox, 2_000) };
             assert_eq!(snapshot.apply(&container), Effect::None);
         }
         assert_eq!(snapshot.of("uid-1"), [sandbox]);

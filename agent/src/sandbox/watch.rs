@@ -201,9 +201,7 @@ impl Source {
         let regular = listed + interval;
         // An event between the first list and the moment the runtime has us registered would be lost.
         let settled = events.opened().map(|opened| opened + self.timing.settle);
-        settled
-            .filter(|settled| listed < *settled)
-            .map_or(regular, |settled| regular.min(settled))
+        settled.filter(|settled| listed < *settled).map_or(regular, |settled| regular.min(settled))
     }
 
     async fn list(&mut self, events: &mut Events) -> Result<(), CriError> {
@@ -254,9 +252,7 @@ fn back_off((first, longest): (Duration, Duration), failures: u32) -> Duration {
 }
 
 fn now_ns() -> i64 {
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_nanos()).unwrap_or(i64::MAX)
 }
 

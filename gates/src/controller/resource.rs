@@ -32,7 +32,9 @@ impl Offer {
     /// be handed out at once: a pod that comes in spite of it waits at its gate until the quarantine is over.
     pub fn target(self, current: Option<u64>) -> u64 {
         match current {
-            Some(current) if current.saturating_sub(self.promised) <= self.free / 2 => current.max(self.promised),
+            Some(current) if current.saturating_sub(self.promised) <= self.free / 2 => {
+                current.max(self.promised)
+            }
             _ => self.promised,
         }
     }

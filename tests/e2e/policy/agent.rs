@@ -116,7 +116,7 @@ pub async fn an_agent_writes_what_is_named_as_its_node_only(place: &Place) -> Re
     .await?;
     let (theirs, forged) = (format!("{nodes}/node2"), json!({ "metadata": { "labels": { "a": "b" } } }));
     refused(attempt(&one, Verb::Merge, &format!("{theirs}/status"), &status).await, "node node1")?;
-    refused(attempt(&one, Verb::Merge, &theirs, &forged).await, "node node1")?;
+    refused(attempt(&one, Verb::Merge, &theirs, &forged).await, "cannot patch resource")?;
     refused(attempt(&one, Verb::Create, &nodes, &node_network("node3")).await, "node node1")?;
     refused(attempt(&one, Verb::Merge, &format!("{LEASES}/node2"), &forged).await, "Lease of its own node")?;
     refused(attempt(&one, Verb::Create, LEASES, &lease("node3")).await, "Lease of its own node")?;
@@ -224,6 +224,8 @@ pub async fn an_agent_has_no_right_that_its_code_does_not_need(place: &Place) ->
     ];
     let needed = [
         "patch pods/status",
+        "create coordination.k8s.io/leases",
+        "patch coordination.k8s.io/leases",
         "create events.k8s.io/events",
         "patch events.k8s.io/events",
         "create fairlead.dev/podnetworks",
@@ -233,24 +235,28 @@ pub async fn an_agent_has_no_right_that_its_code_does_not_need(place: &Place) ->
         "patch fairlead.dev/ipblocks",
         "delete fairlead.dev/ipblocks",
         "create fairlead.dev/nodenetworks",
-        "patch fairlead.dev/nodenetworks",
         "patch fairlead.dev/podnetworks/status",
         "patch fairlead.dev/ipblocks/status",
         "patch fairlead.dev/nodenetworks/status",
     ];
     let mut allowed = Vec::new();
     for (group, resource, subresource) in kinds {
+        // In its own namespace the agent may do more: it has a Lease there.
+        let namespace =
+            if resource == "leases" { names::INSTALL_NAMESPACE } else { place.namespace.as_str() };
         for verb in
             ["create", "update", "patch", "delete", "deletecollection", "bind", "escalate", "impersonate"]
         {
-            let attributes = json!({ "group": group, "resource": resource, "subresource": subresource, "verb": verb, "namespace": place.namespace });
-            let review = json!({ "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": { "resourceAttributes": attributes } });
+            let review = json!({
+                "apiVersion": "authorization.k8s.io/v1",
+                "kind": "SelfSubjectAccessReview",
+                "spec": { "resourceAttributes": {
+                    "group": group, "resource": resource, "subresource": subresource, "verb": verb, "namespace": namespace,
+                } },
+            });
             if send(&agent, Verb::Create, reviews, &review).await?["status"]["allowed"] == true {
-                let parts = [group, resource, subresource]
-                    .into_iter()
-                    .filter(|part| !part.is_empty())
-                    .collect::<Vec<_>>();
-                allowed.push(format!("{verb} {}", parts.join("/")));
+                let parts = [group, resource, subresource].into_iter().filter(|part| !part.is_empty());
+                allowed.push(format!("{verb} {}", parts.collect::<Vec<_>>().join("/")));
             }
         }
     }

@@ -136,7 +136,7 @@ impl Place {
 }
 
 /// What to do with an object.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub enum Verb {
     Get,
     Create,

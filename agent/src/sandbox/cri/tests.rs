@@ -5,10 +5,7 @@ use crate::sandbox::fake::{FakeRuntime, sandbox};
 async fn a_list_names_every_sandbox_and_the_pods_among_them() {
     let runtime = FakeRuntime::started();
     let (one, two) = (sandbox("a", "uid-1", 3), sandbox("b", "uid-2", 0));
-    let stopped = Sandbox {
-        ready: false,
-        ..sandbox("c", "uid-2", 1)
-    };
+    let stopped = Sandbox { ready: false, ..sandbox("c", "uid-2", 1) };
     for sandbox in [&one, &two, &stopped, &sandbox("not-of-a-pod", "", 0)] {
         runtime.put(sandbox);
     }
@@ -44,16 +41,10 @@ async fn a_runtime_that_hangs_is_left_after_the_deadline() {
     runtime.set(|state| state.delay = Duration::from_secs(60));
     let client = Runtime::new(&runtime.socket(), Duration::from_millis(50)).unwrap();
     let late = client.list().await.unwrap_err();
-    assert_eq!(
-        late.to_string(),
-        "cannot list the sandboxes: no answer within 50ms"
-    );
+    assert_eq!(late.to_string(), "cannot list the sandboxes: no answer within 50ms");
 }
 
 #[tokio::test]
 async fn a_path_that_is_no_socket_is_refused() {
-    assert!(matches!(
-        Runtime::new(Path::new("run/x.sock"), DEADLINE),
-        Err(CriError::Socket(_))
-    ));
+    assert!(matches!(Runtime::new(Path::new("run/x.sock"), DEADLINE), Err(CriError::Socket(_))));
 }

@@ -166,13 +166,7 @@ impl ContainerEventType {
 }
 /// Generated client implementations.
 pub mod runtime_service_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
     use tonic::codegen::*;
     #[derive(Debug, Clone)]
@@ -251,8 +245,7 @@ pub mod runtime_service_client {
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/runtime.v1.RuntimeService/Version");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("runtime.v1.RuntimeService", "Version"));
+            req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "Version"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn pod_sandbox_status(
@@ -266,8 +259,7 @@ pub mod runtime_service_client {
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/runtime.v1.RuntimeService/PodSandboxStatus");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("runtime.v1.RuntimeService", "PodSandboxStatus"));
+            req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "PodSandboxStatus"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn list_pod_sandbox(
@@ -281,8 +273,7 @@ pub mod runtime_service_client {
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/runtime.v1.RuntimeService/ListPodSandbox");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("runtime.v1.RuntimeService", "ListPodSandbox"));
+            req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "ListPodSandbox"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn get_container_events(
@@ -299,8 +290,7 @@ pub mod runtime_service_client {
             let codec = tonic_prost::ProstCodec::default();
             let path = http::uri::PathAndQuery::from_static("/runtime.v1.RuntimeService/GetContainerEvents");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("runtime.v1.RuntimeService", "GetContainerEvents"));
+            req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "GetContainerEvents"));
             self.inner.server_streaming(req, path, codec).await
         }
     }
@@ -308,13 +298,7 @@ pub mod runtime_service_client {
 /// Generated server implementations.
 #[cfg(test)]
 pub mod runtime_service_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with RuntimeServiceServer.
     #[async_trait]
@@ -566,10 +550,7 @@ pub mod runtime_service_server {
                 _ => Box::pin(async move {
                     let mut response = http::Response::new(tonic::body::Body::default());
                     let headers = response.headers_mut();
-                    headers.insert(
-                        tonic::Status::GRPC_STATUS,
-                        (tonic::Code::Unimplemented as i32).into(),
-                    );
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
                     headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
                     Ok(response)
                 }),

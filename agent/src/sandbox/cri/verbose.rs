@@ -54,24 +54,17 @@ struct Metadata {
 pub(super) fn netns_path(info: &str) -> Result<Option<PathBuf>, serde_json::Error> {
     let info: Info = serde_json::from_str(info)?;
     let specified = info.runtime_spec.and_then(Spec::netns_path);
-    let path = specified.or_else(|| {
-        info.sandbox_metadata
-            .map(|versioned| versioned.metadata.netns_path)
-    });
+    let path = specified.or_else(|| info.sandbox_metadata.map(|versioned| versioned.metadata.netns_path));
     let path =
         path.ok_or_else(|| serde_json::Error::custom("neither runtimeSpec nor sandboxMetadata is there"))?;
-    Ok(Some(path)
-        .filter(|path| !path.is_empty())
-        .map(|path| below_run(&path)))
+    Ok(Some(path).filter(|path| !path.is_empty()).map(|path| below_run(&path)))
 }
 
 impl Spec {
     /// None if nothing is said about namespaces; empty if the network is not among them.
     fn netns_path(self) -> Option<String> {
         let namespaces = self.linux?.namespaces?;
-        let network = namespaces
-            .into_iter()
-            .find(|namespace| namespace.kind == "network");
+        let network = namespaces.into_iter().find(|namespace| namespace.kind == "network");
         Some(network.map(|namespace| namespace.path).unwrap_or_default())
     }
 }
@@ -121,20 +114,13 @@ mod tests {
         let spec = r#""runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"mount"}]}}"#;
         assert_eq!(path(&format!("{{{spec},{metadata}}}")), None);
         assert_eq!(path(&format!("{{{spec}}}")), None);
-        assert_eq!(
-            path(r#"{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}"#),
-            None
-        );
+        assert_eq!(path(r#"{"runtimeSpec":{"linux":{"namespaces":[{"type":"network"}]}}}"#), None);
         assert_eq!(path(&format!("{{{metadata}}}")), None);
     }
 
     #[test]
     fn a_status_that_says_nothing_is_not_taken_for_the_hosts_network() {
-        let silent = [
-            "cni-1234",
-            "{}",
-            r#"{"runtimeSpec":{"linux":null},"sandboxMetadata":null}"#,
-        ];
+        let silent = ["cni-1234", "{}", r#"{"runtimeSpec":{"linux":null},"sandboxMetadata":null}"#];
         for info in silent {
             assert!(netns_path(info).is_err(), "{info}");
         }

@@ -68,10 +68,7 @@ mod tests {
     fn older_and_other_runtimes_are_refused_by_name() {
         assert!(!supported("containerd", "1.7.27") && !supported("containerd", "unknown"));
         assert!(!supported("cri-o", "1.31.9") && !supported("docker", "28.0.0"));
-        let old = RuntimeVersion {
-            name: "containerd".into(),
-            version: "1.7.27".into(),
-        };
+        let old = RuntimeVersion { name: "containerd".into(), version: "1.7.27".into() };
         let text = old.supported().unwrap_err().to_string();
         assert!(text.contains("is containerd 1.7.27; containerd 2.0 or"), "{text}");
     }

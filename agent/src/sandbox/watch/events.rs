@@ -20,14 +20,8 @@ pub(super) struct Events {
 }
 
 enum State {
-    Open {
-        stream: BoxStream<'static, Result<Event, CriError>>,
-        since: Instant,
-        heard: bool,
-    },
-    Without {
-        since: Instant,
-    },
+    Open { stream: BoxStream<'static, Result<Event, CriError>>, since: Instant, heard: bool },
+    Without { since: Instant },
 }
 
 impl Events {
@@ -35,24 +29,14 @@ impl Events {
     pub fn open(runtime: Runtime, reopen: Duration) -> Self {
         let state = State::open(&runtime);
         let reopen = Some(reopen);
-        Self {
-            runtime,
-            state,
-            reopen,
-        }
+        Self { runtime, state, reopen }
     }
 
     /// Never listens.
     pub fn none(runtime: Runtime) -> Self {
-        let state = State::Without {
-            since: Instant::now(),
-        };
+        let state = State::Without { since: Instant::now() };
         let reopen = None;
-        Self {
-            runtime,
-            state,
-            reopen,
-        }
+        Self { runtime, state, reopen }
     }
 
     /// Since when it listens; none while the runtime has no events.
@@ -78,9 +62,7 @@ impl Events {
                 None if *heard || since.elapsed() > AT_ONCE => return Err(CriError::EventsEnded),
                 Some(Err(_)) | None => {
                     debug!("the container runtime has no events; sandboxes are listed instead");
-                    self.state = State::Without {
-                        since: Instant::now(),
-                    };
+                    self.state = State::Without { since: Instant::now() };
                 }
             },
             State::Without { since } => {
@@ -97,10 +79,6 @@ impl Events {
 
 impl State {
     fn open(runtime: &Runtime) -> Self {
-        Self::Open {
-            stream: runtime.events(),
-            since: Instant::now(),
-            heard: false,
-        }
+        Self::Open { stream: runtime.events(), since: Instant::now(), heard: false }
     }
 }

@@ -28,12 +28,7 @@ impl Watched {
         let stop = CancellationToken::new();
         let (subscription, task) = watch(runtime.client(), is_armed, timing, stop.clone());
         let task = tokio::spawn(task);
-        Self {
-            subscription,
-            armed,
-            stop,
-            task,
-        }
+        Self { subscription, armed, stop, task }
     }
 
     async fn until(&mut self, wanted: impl Fn(&Sandboxes) -> bool) -> Arc<Sandboxes> {
@@ -56,10 +51,7 @@ impl Watched {
     async fn settled(runtime: &FakeRuntime) -> Self {
         let mut watched = Self::new(runtime, RARE);
         until(|| runtime.set(|state| state.lists >= 2 && state.subscriptions == 1)).await;
-        while tokio::time::timeout(RARE.settle * 2, watched.subscription.next())
-            .await
-            .is_ok()
-        {}
+        while tokio::time::timeout(RARE.settle * 2, watched.subscription.next()).await.is_ok() {}
         watched
     }
 }
@@ -74,10 +66,7 @@ async fn until(wanted: impl Fn() -> bool) {
 }
 
 fn stopped(sandbox: &Sandbox) -> Sandbox {
-    Sandbox {
-        ready: false,
-        ..sandbox.clone()
-    }
+    Sandbox { ready: false, ..sandbox.clone() }
 }
 
 #[tokio::test]
@@ -85,10 +74,7 @@ async fn an_event_brings_a_sandbox_and_names_its_pod_without_a_list() {
     let runtime = FakeRuntime::started();
     let mut watched = Watched::settled(&runtime).await;
     let lists = runtime.set(|state| state.lists);
-    while tokio::time::timeout(RARE.settle, watched.subscription.next())
-        .await
-        .is_ok()
-    {}
+    while tokio::time::timeout(RARE.settle, watched.subscription.next()).await.is_ok() {}
 
     let first = sandbox("a", "uid-1", 0);
     runtime.put(&first);
@@ -98,9 +84,7 @@ async fn an_event_brings_a_sandbox_and_names_its_pod_without_a_list() {
     assert_eq!(change.now.newest("uid-1"), Some(&first));
 
     runtime.tell(ContainerEventType::ContainerStoppedEvent, &stopped(&first));
-    watched
-        .until(|now| !now.any_ready("uid-1") && now.of("uid-1").len() == 1)
-        .await;
+    watched.until(|now| !now.any_ready("uid-1") && now.of("uid-1").len() == 1).await;
     runtime.tell(ContainerEventType::ContainerDeletedEvent, &stopped(&first));
     watched.until(|now| now.of("uid-1").is_empty()).await;
     assert_eq!(runtime.set(|state| state.lists), lists);
@@ -121,10 +105,7 @@ async fn an_event_that_arrives_during_a_list_survives_it() {
     let first = sandbox("a", "uid-1", 0);
     runtime.tell(ContainerEventType::ContainerStartedEvent, &first);
     watched.until(|now| now.any_ready("uid-1")).await;
-    assert!(
-        begun.elapsed() < Duration::from_millis(200),
-        "it waited for the list"
-    );
+    assert!(begun.elapsed() < Duration::from_millis(200), "it waited for the list");
     let before = watched.subscription.latest().synced();
     let after = watched.until(|now| now.synced() > before).await;
     assert!(after.any_ready("uid-1"), "the older list took it away");
@@ -138,10 +119,7 @@ async fn a_lost_runtime_takes_the_trust_and_a_new_one_is_listed_anew() {
 
     runtime.crash().await;
     let lost = watched.until(|now| !now.trusted()).await;
-    assert!(
-        lost.complete() && lost.any_ready("uid-1"),
-        "what was known is kept"
-    );
+    assert!(lost.complete() && lost.any_ready("uid-1"), "what was known is kept");
     assert!(!lost.trusted_since(lost.synced().unwrap()));
 
     runtime.set(|state| state.sandboxes = vec![sandbox("b", "uid-2", 0)]);
@@ -149,10 +127,7 @@ async fn a_lost_runtime_takes_the_trust_and_a_new_one_is_listed_anew() {
     let found = watched.until(Sandboxes::trusted).await;
     assert!(found.of("uid-1").is_empty() && found.any_ready("uid-2"));
     until(|| runtime.set(|state| state.subscriptions == 2)).await;
-    runtime.tell(
-        ContainerEventType::ContainerStartedEvent,
-        &sandbox("c", "uid-3", 0),
-    );
+    runtime.tell(ContainerEventType::ContainerStartedEvent, &sandbox("c", "uid-3", 0));
     watched.until(|now| now.any_ready("uid-3")).await;
 }
 
@@ -217,13 +192,7 @@ async fn a_runtime_without_the_call_is_listed_while_someone_waits() {
 async fn containerd_1_is_never_listened_to() {
     let runtime = FakeRuntime::started();
     runtime.set(|state| state.version.1 = "1.7.27".into());
-    let mut watched = Watched::new(
-        &runtime,
-        Timing {
-            reopen: RARE.poll,
-            ..RARE
-        },
-    );
+    let mut watched = Watched::new(&runtime, Timing { reopen: RARE.poll, ..RARE });
     watched.until(Sandboxes::trusted).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(runtime.set(|state| state.subscriptions), 0);
@@ -233,42 +202,26 @@ async fn containerd_1_is_never_listened_to() {
 async fn a_runtime_that_gets_events_later_is_asked_again() {
     let runtime = FakeRuntime::started();
     runtime.set(|state| state.listeners = Listeners::EndAtOnce);
-    let mut watched = Watched::new(
-        &runtime,
-        Timing {
-            reopen: Duration::from_millis(100),
-            ..RARE
-        },
-    );
+    let mut watched = Watched::new(&runtime, Timing { reopen: Duration::from_millis(100), ..RARE });
     watched.until(Sandboxes::trusted).await;
     until(|| runtime.set(|state| state.subscriptions == 2)).await;
     runtime.set(|state| state.listeners = Listeners::Served);
     until(|| runtime.set(|state| state.subscriptions == 3)).await;
-    runtime.tell(
-        ContainerEventType::ContainerStartedEvent,
-        &sandbox("a", "uid-1", 0),
-    );
+    runtime.tell(ContainerEventType::ContainerStartedEvent, &sandbox("a", "uid-1", 0));
     assert!(watched.until(|now| now.any_ready("uid-1")).await.trusted());
 }
 
 #[tokio::test]
 async fn lists_go_on_while_nobody_waits_and_more_often_while_someone_does() {
     let runtime = FakeRuntime::started();
-    let timing = Timing {
-        full: Duration::from_millis(100),
-        confirm: Duration::from_millis(10),
-        ..RARE
-    };
+    let timing = Timing { full: Duration::from_millis(100), confirm: Duration::from_millis(10), ..RARE };
     let watched = Watched::new(&runtime, timing);
     until(|| runtime.set(|state| state.lists >= 4)).await;
     watched.armed.send_replace(true);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (begun, lists) = (Instant::now(), runtime.set(|state| state.lists));
     until(|| runtime.set(|state| state.lists >= lists + 8)).await;
-    assert!(
-        begun.elapsed() < timing.full * 8,
-        "no faster than when nobody waits"
-    );
+    assert!(begun.elapsed() < timing.full * 8, "no faster than when nobody waits");
 }
 
 #[tokio::test]
@@ -288,10 +241,7 @@ async fn the_task_ends_on_its_token_and_tells_its_subscriber() {
     let mut watched = Watched::new(&runtime, RARE);
     watched.until(Sandboxes::trusted).await;
     watched.stop.cancel();
-    tokio::time::timeout(PATIENCE, watched.task)
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(PATIENCE, watched.task).await.unwrap().unwrap();
     while watched.subscription.next().await.is_some() {}
 }
 
