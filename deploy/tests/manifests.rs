@@ -1,6 +1,6 @@
 //! What the manifests say, as `kubectl kustomize` and as the embedded copy render them.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+#![expect(clippy::unwrap_used, reason = "what tests share fails as tests do")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Network, PodNetwork, PodNetworkStatus, Reason, names};
 use fairlead_tests::{fairlead, layout, wait};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::{Api, ResourceExt, api::ListParams};
+use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::trial::Env;
@@ -21,7 +21,7 @@ pub const QUARANTINE: Duration = Duration::from_secs(5);
 const SLEEPER: &str = "trap 'exit 0' TERM; sleep infinity & wait";
 
 /// The bridge of all Networks with the uplink: a device can be a port of one bridge only.
-const UPLINK_BRIDGE: &str = "br-uplink";
+pub const UPLINK_BRIDGE: &str = "br-uplink";
 
 /// A Network that is being described.
 #[derive(Clone, Debug)]

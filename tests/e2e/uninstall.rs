@@ -14,6 +14,11 @@ use crate::{
 
 const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
 
+/// How long a new agent is given to do what it must not.
+const SETTLE: Duration = Duration::from_secs(5);
+/// Agents look at their bridges every 30 s without a reason.
+const BRIDGES: Duration = Duration::from_secs(50);
+
 /// The trials of this module. They are the last ones, and put fairlead back.
 pub fn cases() -> Vec<Case> {
     vec![
@@ -47,29 +52,51 @@ async fn still_connected(env: &Env) -> Result<()> {
 
 async fn uninstall(env: Arc<Env>) -> Result<()> {
     two_pods(&env, "10.95.0").await?;
-    let outcome = async {
+    let removed = async {
         fairlead::plugin(&env.cluster, &["uninstall"]).await?;
-        nothing_left(&env).await?;
-        still_connected(&env).await?;
-        a_new_pod_is_not_held(&env).await
+        is_gone(&env).await
     }
     .await;
-    fairlead::install(&env.cluster, &Progress::silent()).await?;
-    outcome
+    comes_back(&env, removed).await
 }
 
 async fn finish_a_bare_delete(env: Arc<Env>) -> Result<()> {
     two_pods(&env, "10.97.0").await?;
-    let outcome = async {
+    let removed = async {
         fairlead::delete(&env.cluster).await?;
         fairlead::plugin(&env.cluster, &["uninstall", "--finish"]).await?;
-        nothing_left(&env).await?;
-        still_connected(&env).await?;
-        a_new_pod_is_not_held(&env).await
+        is_gone(&env).await
     }
     .await;
+    comes_back(&env, removed).await
+}
+
+/// Only the interfaces of running pods are left.
+async fn is_gone(env: &Env) -> Result<()> {
+    nothing_left(env).await?;
+    still_connected(env).await?;
+    env.apply(&fixtures::pod("later", "whatever").to_string()).await?;
+    env.wait_ready("app=later", SOON).await?;
+    env.kubectl(&["delete", "pod", "later", "--timeout=20s"]).await?;
+    Ok(())
+}
+
+/// fairlead is installed again, whatever came of its removal: it does not touch the interfaces of pods that run
+/// without a record, and removes what nobody needs any more once they are gone.
+async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
     fairlead::install(&env.cluster, &Progress::silent()).await?;
-    outcome
+    removed?;
+    wait::stays(SETTLE, "pods keep their interfaces after the next installation", || still_connected(env))
+        .await?;
+    env.kubectl(&["delete", "pods", "--all", "--timeout=30s"]).await?;
+    wait::until(BRIDGES, "the bridges to go", || async {
+        for node in env.cluster.nodes() {
+            let bridge = node.output(&["ip", "link", "show", fixtures::UPLINK_BRIDGE]).await?;
+            ensure!(!bridge.status.success(), "{} has it still", node.name());
+        }
+        Ok(())
+    })
+    .await
 }
 
 async fn nothing_left(env: &Env) -> Result<()> {
@@ -94,9 +121,4 @@ async fn nothing_left(env: &Env) -> Result<()> {
         Ok(())
     })
     .await
-}
-
-async fn a_new_pod_is_not_held(env: &Env) -> Result<()> {
-    env.apply(&fixtures::pod("later", "whatever").to_string()).await?;
-    env.wait_ready("app=later", SOON).await
 }
