@@ -1,12 +1,15 @@
 //! The blocks' edge: claims, hands back and writes quarantine lists of this node's `IPBlock`s.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fairlead_crds::ip_block::Quarantined;
+use fairlead_crds::ip_block::{Held, Quarantined};
 use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
+use ipnet::IpNet;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -30,6 +33,10 @@ pub struct Blocks {
     wake: Notify,
     gained: Notify,
     writers: Mutex<HashMap<String, Arc<Writer>>>,
+    /// Held by whoever changes which blocks this node owns.
+    turn: tokio::sync::Mutex<()>,
+    /// The outcome of a write is unknown.
+    doubtful: AtomicBool,
 }
 
 /// Orders the writes of one block's quarantine list, so that many releases share one write.
@@ -42,6 +49,7 @@ struct Writer {
 struct Written {
     at: Option<Instant>,
     list: Vec<Quarantined>,
+    held: Vec<Held>,
 }
 
 /// Least time between two writes of one block's quarantine list.
@@ -55,7 +63,17 @@ impl Blocks {
     /// Blocks of the named node.
     pub fn new(client: Client, node: &str, view: Arc<View>, lease: Arc<Lease>) -> Self {
         let (wake, gained) = (Notify::new(), Notify::new());
-        Self { client, node: node.to_owned(), view, lease, wake, gained, writers: Mutex::default() }
+        Self {
+            client,
+            node: node.to_owned(),
+            view,
+            lease,
+            wake,
+            gained,
+            writers: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            doubtful: AtomicBool::new(false),
+        }
     }
 
     /// Asks for a look at what is to be claimed or handed back.
@@ -68,11 +86,16 @@ impl Blocks {
         self.gained.notified().await;
     }
 
-    /// Reads the blocks of this node and forgets those it does not own any more.
+    /// Reads the blocks of this node, forgets those it does not own any more, and notes what its records hold of them.
     ///
     /// # Errors
     /// [`ApiError`].
     pub async fn load(&self) -> Result<(), ApiError> {
+        let _turn = self.turn.lock().await;
+        self.load_in_turn().await
+    }
+
+    async fn load_in_turn(&self) -> Result<(), ApiError> {
         let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
         let uids: BTreeMap<_, _> = list
@@ -87,6 +110,7 @@ impl Blocks {
             let mut view = self.view.lock();
             view.ipam.retain_blocks(|block| uids.get(&block.name) == Some(&block.uid));
             owned.into_iter().for_each(|block| view.ipam.insert_block(block));
+            view.restore_records();
         }
         for block in going {
             self.finish_deletion(block).await?;
@@ -94,24 +118,22 @@ impl Blocks {
         Ok(())
     }
 
+    /// Goes on with a deletion, unless something still holds an address of the block.
     async fn finish_deletion(&self, block: &IPBlock) -> Result<(), ApiError> {
-        let Some(name) = block.metadata.name.as_deref() else {
+        let (Some(name), Some(uid)) = (block.metadata.name.as_deref(), block.metadata.uid.as_deref()) else {
             return Ok(());
         };
-        let known = self
-            .view
-            .lock()
-            .records
-            .values()
-            .any(|r| r.spec.attachments.iter().flat_map(|a| &a.addresses).any(|h| h.block == name));
-        let waiting = block.status.as_ref().is_some_and(|s| {
-            s.quarantined.iter().any(|q| q.until.0 > Timestamp::now()) || !s.held.is_empty()
-        });
-        if known || waiting {
-            self.view.lock().ipam.insert_block(block);
-            return Ok(());
+        {
+            let mut view = self.view.lock();
+            view.ipam.insert_block(block);
+            view.restore_records();
+            if view.ipam.block(name).is_some_and(|block| !block.can_go(Timestamp::now())) {
+                return Ok(());
+            }
+            // Under the same lock: nothing can be taken of it any more.
+            view.ipam.retain_blocks(|block| block.name != name);
         }
-        self.drop_finalizer(name, block.metadata.uid.as_deref().unwrap_or_default()).await
+        self.drop_finalizer(name, uid).await
     }
 
     /// Claims and hands back until cancelled.
@@ -122,11 +144,29 @@ impl Blocks {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            if self.lease.is_fresh() && !self.view.lock().uninstalling {
+            let _turn = self.turn.lock().await;
+            if self.may_act() && self.is_certain().await {
                 self.claim_all().await;
                 self.hand_back().await;
             }
         }
+    }
+
+    fn may_act(&self) -> bool {
+        self.lease.is_fresh() && !self.view.lock().uninstalling
+    }
+
+    /// Reads the blocks again if the outcome of a write is unknown.
+    async fn is_certain(&self) -> bool {
+        if !self.doubtful.load(Ordering::Acquire) {
+            return true;
+        }
+        let loaded = self.load_in_turn().await;
+        match &loaded {
+            Ok(()) => self.doubtful.store(false, Ordering::Release),
+            Err(error) => warn!(%error, "cannot read this node's blocks"),
+        }
+        loaded.is_ok()
     }
 
     async fn claim_all(&self) {
@@ -138,6 +178,9 @@ impl Blocks {
             let pool = self.view.lock().ipam.pool(&claim.network).cloned();
             let Some(pool) = pool else { continue };
             for _ in 0..claim.blocks {
+                if !self.may_act() {
+                    return;
+                }
                 match self.claim(&pool, &claim).await {
                     Ok(true) => self.gained.notify_one(),
                     Ok(false) => break,
@@ -184,6 +227,26 @@ impl Blocks {
         Ok(false)
     }
 
+    /// Claims the block that an address lies in, unless this node owns it. False if another node owns it; `None` if no
+    /// Network has a range with the address, so that nobody can own it.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn own(&self, address: IpAddr) -> Result<Option<bool>, ApiError> {
+        let _turn = self.turn.lock().await;
+        let found = {
+            let view = self.view.lock();
+            if view.ipam.owns(address) {
+                return Ok(Some(true));
+            }
+            view.ipam.range_of(address).map(|(pool, range)| (pool.clone(), range.block_prefix))
+        };
+        let Some((pool, prefix)) = found else { return Ok(None) };
+        let Ok(block) = IpNet::new(address, prefix) else { return Ok(None) };
+        let block = Cidr(block.trunc());
+        self.create(&pool, &grid::block_name(&pool.space, block), block).await.map(Some)
+    }
+
     async fn taken(&self, network: &str) -> Result<std::collections::HashSet<String>, ApiError> {
         let of_network = ListParams::default().fields(&format!("spec.network={network}"));
         let list = call("list IPBlocks of a network", self.api().list_metadata(&of_network)).await?;
@@ -216,6 +279,8 @@ impl Blocks {
             Err(error) if error.is_already_exists() => Ok(false),
             Err(error) if error.is_refusal() => Err(error),
             Err(error) => {
+                // Whatever the look-up says now: the claim may still be on its way.
+                self.doubtful.store(true, Ordering::Release);
                 self.look_up_lost(name).await.and_then(|found| if found { Ok(true) } else { Err(error) })
             }
         }
@@ -231,6 +296,9 @@ impl Blocks {
     }
 
     async fn hand_back(&self) {
+        if !self.may_act() {
+            return;
+        }
         let surplus: Vec<Block> = {
             let mut view = self.view.lock();
             let slots = view.free_slots();
@@ -245,9 +313,9 @@ impl Blocks {
                 Ok(()) => info!(block = %block.name, network = %block.network, "block handed back"),
                 Err(error) => {
                     warn!(block = %block.name, %error, "cannot hand back a block");
-                    if let Err(error) = self.load().await {
-                        warn!(%error, "cannot read this node's blocks");
-                    }
+                    // What is out of the view and not deleted comes back with the next look.
+                    self.doubtful.store(true, Ordering::Release);
+                    return;
                 }
             }
         }
@@ -318,38 +386,46 @@ impl Blocks {
         );
         let mut written = writer.state.lock().await;
         let wanted = || {
-            self.view
-                .lock()
-                .ipam
-                .block(name)
-                .filter(|block| block.uid == uid)
-                .map(|block| block.quarantine_list(Timestamp::now()))
+            let view = self.view.lock();
+            let block = view.ipam.block(name).filter(|block| block.uid == uid);
+            block.map(|block| (block.quarantine_list(Timestamp::now()), block.held_list()))
         };
         // The block is not ours any more: whoever has it now decides about its addresses.
-        let Some(list) = wanted() else { return Ok(()) };
-        if list.iter().all(|address| written.list.contains(address)) {
+        let Some((list, held)) = wanted() else { return Ok(()) };
+        if held == written.held && list.iter().all(|address| written.list.contains(address)) {
             return Ok(());
         }
         if let Some(at) = written.at {
             tokio::time::sleep_until(at + WRITE_EVERY).await;
         }
-        let list = wanted().unwrap_or(list);
-        let held = self.view.lock().ipam.block(name).map(Block::held_list).unwrap_or_default();
+        let (list, held) = wanted().unwrap_or((list, held));
         let patch = json!({ "metadata": { "uid": uid }, "status": { "quarantined": list, "held": held } });
         written.at = Some(Instant::now());
-        match call(
-            "write an IPBlock's quarantine",
-            self.api().patch_status(name, &PatchParams::default(), &Patch::Merge(patch)),
-        )
-        .await
+        let (api, patch) = (self.api(), Patch::Merge(patch));
+        match call("write an IPBlock's quarantine", api.patch_status(name, &PatchParams::default(), &patch))
+            .await
         {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
             Ok(_) => {
-                written.list = list;
+                (written.list, written.held) = (list, held);
                 Ok(())
             }
         }
+    }
+
+    /// Ends what was held for pods of this node while its agent was away, as far as those pods are proven gone, and
+    /// puts their addresses into quarantine.
+    ///
+    /// # Errors
+    /// [`ApiError`]; asking again is safe.
+    pub async fn end_held(&self, is_gone: impl Fn(&str) -> bool) -> Result<(), ApiError> {
+        let changed = self.view.lock().ipam.end_held(is_gone, Timestamp::now());
+        for (name, uid) in changed {
+            info!(block = %name, "addresses held for pods that are gone are in quarantine");
+            self.write_quarantine(&name, &uid).await?;
+        }
+        Ok(())
     }
 
     fn api(&self) -> Api<IPBlock> {

@@ -126,7 +126,8 @@ impl Bridges {
         changed
     }
 
-    /// Removes bridges that no Network wants any more; only those the agent made are touched.
+    /// Removes bridges that no Network wants any more, also those of an earlier agent; only those an agent made are
+    /// touched, and only when no pod's link is left in them.
     pub async fn sweep(&self) {
         let wanted: Vec<String> = {
             let view = self.view.lock();
@@ -135,14 +136,20 @@ impl Bridges {
                 .filter_map(|network| Some(network.spec.bridge.as_ref()?.name.to_string()))
                 .collect()
         };
-        let gone: Vec<String> = self.lock().keys().filter(|name| !wanted.contains(name)).cloned().collect();
-        for name in gone {
+        let net = Arc::clone(&self.net);
+        let Ok(made) = tokio::task::spawn_blocking(move || net.bridges()).await else { return };
+        let made = made.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot list the bridges of this node");
+            Vec::new()
+        });
+        self.lock().retain(|name, _| wanted.contains(name));
+        for name in made.into_iter().filter(|name| !wanted.contains(name)) {
             let (net, bridge) = (Arc::clone(&self.net), name.clone());
             let removed = tokio::task::spawn_blocking(move || net.remove_bridge(&bridge)).await;
             match removed {
-                Ok(Ok(())) => drop(self.lock().remove(&name)),
+                Ok(Ok(())) => tracing::info!(bridge = %name, "bridge that no network uses removed"),
                 Ok(Err(error)) => {
-                    tracing::warn!(bridge = %name, %error, "cannot remove a bridge that no network uses");
+                    tracing::debug!(bridge = %name, %error, "bridge that no network uses is kept");
                 }
                 Err(_) => return,
             }

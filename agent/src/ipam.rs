@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use fairlead_crds::network::{AdmittedRange, RangeState};
-use fairlead_crds::pod_network::HeldAddress;
+use fairlead_crds::pod_network::{Attachment, HeldAddress};
 use fairlead_crds::{Cidr, IPBlock, IfName, Network};
 use jiff::Timestamp;
 
@@ -184,6 +184,19 @@ impl Ipam {
         block.is_some_and(|block| block.restore(held.address.addr(), owner))
     }
 
+    /// Whether the address lies in a block of this node.
+    pub fn owns(&self, address: IpAddr) -> bool {
+        self.blocks.values().any(|block| block.cidr.0.contains(&address))
+    }
+
+    /// The pool and the admitted range that an address belongs to.
+    pub fn range_of(&self, address: IpAddr) -> Option<(&Pool, &AdmittedRange)> {
+        let range = |pool: &Pool, range: &AdmittedRange| {
+            !pool.terminating && range.state == RangeState::Admitted && range.cidr.0.contains(&address)
+        };
+        self.pools.values().find_map(|pool| Some((pool, pool.ranges.iter().find(|one| range(pool, one))?)))
+    }
+
     /// Gives an address back to an interface that has it in the kernel but in no record. False if this node does not own
     /// the address, or another interface holds it.
     #[must_use]
@@ -254,6 +267,24 @@ impl Ipam {
         self.blocks.values_mut().for_each(|block| block.give_back_all(uid));
     }
 
+    /// Takes back everything that a pod was given, but for what its record holds.
+    pub fn give_back_except(&mut self, uid: &str, recorded: &[Attachment]) {
+        let recorded: Vec<IpAddr> =
+            recorded.iter().flat_map(|a| &a.addresses).map(|held| held.address.addr()).collect();
+        self.blocks.values_mut().for_each(|block| block.give_back_except(uid, &recorded));
+    }
+
+    /// Puts addresses that are held for pods which are gone into quarantine. Returns name and UID of the blocks changed.
+    pub fn end_held(&mut self, is_gone: impl Fn(&str) -> bool, now: Timestamp) -> Vec<(String, String)> {
+        let pools = &self.pools;
+        let time = |network: &str| pools.get(network).map_or(fallback_quarantine(), |pool| pool.quarantine);
+        let changed = self.blocks.values_mut().filter_map(|block| {
+            let until = end_of(now, time(&block.network));
+            block.end_held(&is_gone, until).then(|| (block.name.clone(), block.uid.clone()))
+        });
+        changed.collect()
+    }
+
     /// Puts an address of a pod into quarantine, from which it can be taken once the time is over.
     pub fn quarantine(&mut self, held: &HeldAddress, owner: &Owner, now: Timestamp) {
         let Some(block) = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid) else {
@@ -278,7 +309,19 @@ impl Ipam {
     fn family_counts(&self, network: &str, family: Family, now: Timestamp) -> Counts {
         let blocks =
             self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
-        blocks.map(|block| block.counts(now)).fold(Counts::default(), |sum, one| Counts {
+        // Of a range that drains only what is in use counts: nothing is taken of it any more.
+        let admitted: Vec<Cidr> = self
+            .pools
+            .get(network)
+            .iter()
+            .flat_map(|pool| pool.admitted(family))
+            .map(|range| range.cidr)
+            .collect();
+        let counts = |block: &Block| match block.counts(now) {
+            counts if block.range().is_some_and(|range| admitted.contains(&range)) => counts,
+            Counts { used, .. } => Counts { owned: used, used, ..Counts::default() },
+        };
+        blocks.map(counts).fold(Counts::default(), |sum, one| Counts {
             owned: sum.owned + one.owned,
             used: sum.used + one.used,
             quarantined: sum.quarantined + one.quarantined,
@@ -340,6 +383,10 @@ impl Ipam {
             let free = spare.entry((&block.network, family)).or_insert(counts.free);
             let floor = if range.scarce { 0 } else { spare_target(counts.used, slots) + block_size(range) };
             let size = block.counts(now).owned;
+            if size == 0 {
+                surplus.push(block);
+                continue;
+            }
             if *free >= floor + size && *free > size {
                 *free -= size;
                 surplus.push(block);

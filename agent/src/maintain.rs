@@ -25,6 +25,7 @@ pub async fn bridges(agent: Arc<Agent>, cancel: CancellationToken) {
                 agent.changed.notify_one();
             }
             agent.bridges.sweep().await;
+            agent.end_held().await;
             agent.blocks.wake();
         }
         tokio::select! {

@@ -157,6 +157,12 @@ pub trait Net: Send + Sync + 'static {
     /// If the kernel refuses.
     fn remove_bridge(&self, name: &str) -> Result<(), NetError>;
 
+    /// Names of the bridges that we made.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn bridges(&self) -> Result<Vec<String>, NetError>;
+
     /// All links on the node with our group and a name of ours.
     ///
     /// # Errors

@@ -177,7 +177,8 @@ impl State {
         if self.again.remove(uid) {
             self.add(uid);
         } else if let Some(delay) = delay {
-            self.timers.insert(uid.to_owned(), now + delay);
+            let at = now + delay;
+            self.timers.entry(uid.to_owned()).and_modify(|timer| *timer = at.min(*timer)).or_insert(at);
         }
     }
 

@@ -197,6 +197,7 @@ impl Agent {
         }
         if gone {
             self.lock_memory().remove(uid);
+            self.forget_orphans(uid);
         }
         self.wait_for_sandbox(uid, false);
         Ok(Next::Idle)

@@ -171,6 +171,7 @@ async fn rebuild(
     }
     let orphans = startup::orphans(agent)?;
     agent.set_orphans(orphans);
+    agent.adopt_all().await;
     Ok(())
 }
 

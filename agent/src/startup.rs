@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::bring;
-use crate::ipam;
 use crate::net::Net;
 use crate::plan::HostLink;
 use crate::reconcile::Agent;
@@ -92,16 +91,11 @@ pub async fn restore(agent: &Agent) -> Result<()> {
     // After the records: a block that is being deleted but still used is kept.
     agent.blocks.load().await?;
     let mut view = agent.view.lock();
-    let inner = &mut *view;
-    for record in inner.records.values() {
-        for attachment in &record.spec.attachments {
-            let owner = ipam::owner(&record.key.uid, &attachment.interface);
-            for held in attachment.addresses.iter().filter(|held| !inner.ipam.restore(held, &owner)) {
-                warn!(pod = %record.key, address = %held.address, block = %held.block, "the address is not in a block of this node");
-            }
-        }
+    for (pod, held) in view.restore_records() {
+        warn!(pod = %pod, address = %held.address, block = %held.block, "the address is not in a block of this node");
     }
-    info!(records = inner.records.len(), "view rebuilt");
+    view.records.values().for_each(|record| agent.know_links(record));
+    info!(records = view.records.len(), "view rebuilt");
     Ok(())
 }
 
@@ -120,9 +114,9 @@ pub fn orphans(agent: &Agent) -> Result<HashMap<String, Vec<HostLink>>> {
             orphans.entry(uid).or_default().push(link);
         }
     }
-    let ready = agent.sandboxes.borrow().clone();
-    // Without a UID, or while a sandbox of a pod that the API server does not know is still there, nothing is proven.
-    let lives = |uid: &String| view.pods.contains_key(uid) || ready.any_ready(uid);
+    // A sandbox that the runtime still runs for a pod that the API server does not know is cut off: its address may
+    // be given to another.
+    let lives = |uid: &String| view.pods.contains_key(uid);
     let (living, gone): (HashMap<_, _>, HashMap<_, _>) = orphans.into_iter().partition(|(uid, _)| lives(uid));
     drop(view);
     cut(agent.net.as_ref(), &gone);

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_crds::Network;
+use fairlead_crds::pod_network::HeldAddress;
 
-use crate::ipam::{Ipam, Pool};
-use crate::model::{self, Node, Pod, Record};
+use crate::ipam::{self, Ipam, Pool};
+use crate::model::{self, Node, Pod, PodKey, Record};
 
 /// Everything the agent knows.
 #[derive(Debug, Default)]
@@ -46,6 +47,19 @@ impl View {
 }
 
 impl Inner {
+    /// Notes in the blocks which addresses the records hold. Returns those that lie in no block of this node.
+    pub fn restore_records(&mut self) -> Vec<(PodKey, HeldAddress)> {
+        let mut lost = Vec::new();
+        for record in self.records.values() {
+            for attachment in &record.spec.attachments {
+                let owner = ipam::owner(&record.key.uid, &attachment.interface);
+                let missing = attachment.addresses.iter().filter(|held| !self.ipam.restore(held, &owner));
+                lost.extend(missing.map(|held| (record.key.clone(), held.clone())));
+            }
+        }
+        lost
+    }
+
     /// Replaces the Networks and what address management knows of them.
     pub fn set_networks(&mut self, networks: BTreeMap<String, Network>) {
         self.networks = networks;

@@ -125,6 +125,20 @@ impl Block {
         }
     }
 
+    pub(super) fn give_back_except(&mut self, uid: &str, recorded: &[IpAddr]) {
+        self.used.retain(|address, holder| holder.uid != uid || recorded.contains(address));
+    }
+
+    /// Puts what is held for pods that are gone into quarantine. True if there was any.
+    pub(super) fn end_held(&mut self, is_gone: &impl Fn(&str) -> bool, until: Timestamp) -> bool {
+        let (gone, held): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.held).into_iter().partition(|(_, held)| is_gone(&held.pod_uid));
+        self.held = held;
+        let any = !gone.is_empty();
+        self.quarantined.extend(gone.into_iter().map(|(address, held)| (address, (until, held.pod_uid))));
+        any
+    }
+
     pub(super) fn give_back_interface(&mut self, owner: &Owner) {
         self.used.retain(|_, holder| holder != owner);
     }
@@ -136,6 +150,7 @@ impl Block {
     pub(super) fn quarantine(&mut self, address: IpAddr, owner: &Owner, until: Timestamp, now: Timestamp) {
         if self.used.get(&address) == Some(owner) {
             self.used.remove(&address);
+            self.held.retain(|at, held| *at != address || held.pod_uid != owner.uid);
             self.quarantined.retain(|_, (until, _)| *until > now);
             self.quarantined.insert(address, (until, owner.uid.clone()));
         }

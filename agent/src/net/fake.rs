@@ -165,6 +165,10 @@ impl Net for Fake {
         self.world().remove_bridge(name, &self.devices)
     }
 
+    fn bridges(&self) -> Result<Vec<String>, NetError> {
+        Ok(self.world().bridges())
+    }
+
     fn host_links(&self) -> Result<Vec<HostLink>, NetError> {
         self.wait();
         Ok(self.world().links.clone())

@@ -175,6 +175,10 @@ impl Net for Kernel {
         self.with_host(|socket| bridges::remove(socket, name, &self.node, &self.devices))?
     }
 
+    fn bridges(&self) -> Result<Vec<String>, NetError> {
+        self.with_host(|socket| bridges::list(socket, &self.node))?
+    }
+
     fn host_links(&self) -> Result<Vec<HostLink>, NetError> {
         self.with_host(host::list)?
     }

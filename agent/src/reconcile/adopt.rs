@@ -1,34 +1,84 @@
-//! Links of a living pod whose record is missing: their addresses are taken over if this node still owns them,
-//! and the links are cut otherwise. Happens after a node was given up and came back.
+//! Links of a living pod whose record is missing: their addresses are taken over if this node owns them or can claim
+//! their blocks, and the links are cut if they belong to others. Where no Network has the addresses they are left
+//! alone. Happens after a node was given up and came back, and after an uninstallation.
 
 use std::sync::PoisonError;
 
 use fairlead_crds::{IfName, names};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{Agent, RoundError};
 use crate::ipam;
 use crate::model::{Pod, Record};
 use crate::net::NetError;
-use crate::plan::{HostLink, Observed};
+use crate::plan::{HostLink, Observed, PodLink};
 
 impl Agent {
-    pub(super) async fn adopt(&self, pod: &Pod) -> Result<(), RoundError> {
+    /// False if the links have to be left as they are: no Network has their addresses, so nobody else can hold them.
+    pub(super) async fn adopt(&self, pod: &Pod) -> Result<bool, RoundError> {
         let uid = &pod.key.uid;
         let found = self.orphans.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned();
-        let Some(links) = found else { return Ok(()) };
+        let Some(links) = found else { return Ok(true) };
         let observed = self.observe_orphans(uid, &links).await?;
-        let lost: Vec<String> = links
-            .iter()
-            .filter(|link| !self.take_over(uid, link, observed.as_ref()))
-            .map(|link| link.name.clone())
-            .collect();
+        let (mut lost, mut kept) = (Vec::new(), false);
+        for link in &links {
+            match self.own_addresses(link, observed.as_ref()).await? {
+                Some(true) if self.take_over(uid, link, observed.as_ref()) => {}
+                None if observed.is_some() => kept = true,
+                _ => lost.push(link.name.clone()),
+            }
+        }
         if !lost.is_empty() {
-            warn!(links = ?lost, "links without a record are cut: their addresses are not this node's any more");
+            warn!(links = ?lost, "links without a record are cut: their addresses belong to others");
             self.on_kernel(move |net| net.delete_host_links(&lost)).await?;
         }
+        if kept {
+            debug!("links without a record are left as they are");
+            return Ok(false);
+        }
+        self.forget_orphans(uid);
+        Ok(true)
+    }
+
+    /// Deals with the links of all pods that live without a record, before anyone else is given their addresses.
+    pub async fn adopt_all(&self) {
+        let pods: Vec<Pod> = {
+            let (view, orphans) =
+                (self.view.lock(), self.orphans.lock().unwrap_or_else(PoisonError::into_inner));
+            orphans.keys().filter_map(|uid| view.pods.get(uid).cloned()).collect()
+        };
+        for pod in pods {
+            if let Err(error) = self.adopt(&pod).await {
+                warn!(pod = %pod.key, %error, "links without a record are looked at later");
+            }
+        }
+    }
+
+    /// Whether this node owns all addresses of a link, or can claim their blocks; `None` if nobody can.
+    async fn own_addresses(
+        &self,
+        host: &HostLink,
+        observed: Option<&Observed>,
+    ) -> Result<Option<bool>, RoundError> {
+        let mut owned = None;
+        for address in
+            observed.and_then(|observed| pod_end(host, observed)).into_iter().flat_map(|link| &link.addresses)
+        {
+            match self.blocks.own(address.addr()).await? {
+                Some(true) => owned = owned.or(Some(true)),
+                Some(false) => return Ok(Some(false)),
+                None => {}
+            }
+        }
+        Ok(owned)
+    }
+
+    pub(super) fn has_orphans(&self, uid: &str) -> bool {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid)
+    }
+
+    pub(super) fn forget_orphans(&self, uid: &str) {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        Ok(())
     }
 
     async fn observe_orphans(&self, uid: &str, links: &[HostLink]) -> Result<Option<Observed>, RoundError> {
@@ -51,22 +101,16 @@ impl Agent {
 
     /// Whether all addresses of a link could be taken over.
     fn take_over(&self, uid: &str, host: &HostLink, observed: Option<&Observed>) -> bool {
-        let of_host = |observed: &Observed| {
-            let link = observed
-                .links
-                .iter()
-                .find(|link| Some(link.index) == host.peer_index && host.peer_nsid == Some(observed.nsid));
-            link.map(|link| (link.name.clone(), link.addresses.clone()))
-        };
-        let Some((name, addresses)) = observed.and_then(of_host) else {
+        let Some(link) = observed.and_then(|observed| pod_end(host, observed)) else {
             return false;
         };
+        let (name, addresses) = (&link.name, &link.addresses);
         let Ok(interface) = name.parse::<IfName>() else {
             return false;
         };
         let owner = ipam::owner(uid, &interface);
         let mut view = self.view.lock();
-        let all = names::host_link(uid, &name) == host.name
+        let all = names::host_link(uid, name) == host.name
             && !addresses.is_empty()
             && addresses.iter().all(|address| view.ipam.adopt(address.addr(), &owner));
         if all {
@@ -77,7 +121,7 @@ impl Agent {
         all
     }
 
-    pub(super) fn know_links(&self, record: &Record) {
+    pub(crate) fn know_links(&self, record: &Record) {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.extend(Self::host_links(record).into_iter().map(|link| (link, record.key.uid.clone())));
     }
@@ -88,4 +132,11 @@ impl Agent {
             links.remove(&link);
         }
     }
+}
+
+/// The pod's end of a host link, if it is in this namespace.
+fn pod_end<'a>(host: &HostLink, observed: &'a Observed) -> Option<&'a PodLink> {
+    let is_end =
+        |link: &&PodLink| Some(link.index) == host.peer_index && host.peer_nsid == Some(observed.nsid);
+    observed.links.iter().find(is_end)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlead_crds::network::Route;
 use fairlead_crds::pod_network::{Attachment, SandboxRef};
-use fairlead_crds::{Ip, Network, Reason, names};
+use fairlead_crds::{IfName, Ip, Network, Reason, names};
 use jiff::Timestamp;
 use tracing::{info, warn};
 
@@ -29,14 +29,14 @@ impl Agent {
         let Intent { wanted, mut problems } = self.intent(&pod, record.as_ref());
         let record = match record {
             Some(record) => Some(self.detach_unwanted(record, &wanted).await?),
-            None => {
-                self.adopt(&pod).await?;
-                None
-            }
+            None if self.adopt(&pod).await? => None,
+            None => return Ok(Next::After(RESYNC)),
         };
-        let attachments = self.allocate(&pod, record.as_ref(), &wanted, &mut problems);
+        let (attachments, lost) = self.allocate(&pod, record.as_ref(), &wanted, &mut problems);
         let record = self.write_ahead(&pod, record, attachments).await?;
-        let interfaces = self.interfaces(&record, &mut problems).await;
+        let mut interfaces = self.interfaces(&record, &mut problems).await;
+        // Nothing new is made with an address that may be another's; what is there stays.
+        interfaces.retain(|(interface, _)| !lost.contains(&interface.name));
         let sandbox = self.sandboxes().newest(&pod.key.uid).cloned();
         match sandbox {
             Some(sandbox) => self.attach_in(&pod, &record, &sandbox, interfaces, problems).await,
@@ -73,33 +73,36 @@ impl Agent {
         Ok(record)
     }
 
-    /// What the pod shall hold: what its record holds, and new addresses for the rest as far as there are any.
+    /// What the pod shall hold: what its record holds, and new addresses for the rest as far as there are any. Also the
+    /// interfaces whose addresses this node does not own any more.
     fn allocate(
         &self,
         pod: &Pod,
         record: Option<&Record>,
         wanted: &[Wanted],
         problems: &mut Vec<Problem>,
-    ) -> Vec<Attachment> {
+    ) -> (Vec<Attachment>, Vec<IfName>) {
         let held = record.map_or(&[][..], |record| &record.spec.attachments);
-        let mut attachments: Vec<Attachment> = Vec::with_capacity(wanted.len());
+        let (mut attachments, mut lost) = (Vec::with_capacity(wanted.len()), Vec::new());
         let mut view = self.view.lock();
         for want in wanted {
-            let attachment = match held.iter().find(|attachment| Wanted::from(*attachment) == *want) {
-                Some(attachment) => keep(&mut view, &pod.key.uid, attachment, problems),
-                None => match take(&mut view, pod, want, &attachments) {
-                    Ok(attachment) => attachment,
-                    Err(problem) => {
+            match held.iter().find(|attachment| Wanted::from(*attachment) == *want) {
+                Some(attachment) => {
+                    if let Err(problem) = keep(&mut view, &pod.key.uid, attachment) {
                         problems.push(problem);
-                        continue;
+                        lost.push(attachment.interface.clone());
                     }
+                    attachments.push(attachment.clone());
+                }
+                None => match take(&mut view, pod, want, &attachments) {
+                    Ok(attachment) => attachments.push(attachment),
+                    Err(problem) => problems.push(problem),
                 },
-            };
-            attachments.push(attachment);
+            }
         }
         drop(view);
         self.blocks.wake();
-        attachments
+        (attachments, lost)
     }
 
     /// The write-ahead record: nothing is done in the kernel before the API server has it.
@@ -127,6 +130,8 @@ impl Agent {
             }
         };
         self.remember(&pod.key.uid, |memory| memory.unrecorded = None);
+        // What an earlier round was given and could not record.
+        self.view.lock().ipam.give_back_except(&pod.key.uid, &record.spec.attachments);
         self.metrics.api_write("record");
         self.keep_record(record.clone());
         self.changed.notify_one();
@@ -282,18 +287,15 @@ impl Agent {
 }
 
 /// What a record holds stays held; a block that is not this node's any more is said, not taken away.
-fn keep(view: &mut Inner, uid: &str, attachment: &Attachment, problems: &mut Vec<Problem>) -> Attachment {
+fn keep(view: &mut Inner, uid: &str, attachment: &Attachment) -> Result<(), Problem> {
     let owner = ipam::owner(uid, &attachment.interface);
     let lost = attachment.addresses.iter().find(|held| !view.ipam.restore(held, &owner));
-    if let Some(held) = lost {
-        let message = format!(
-            "address {} lies in block {}, which this node does not own any more",
-            held.address.addr(),
-            held.block
-        );
-        problems.push(Problem::new(Reason::BlockLost, message));
-    }
-    attachment.clone()
+    lost.map_or(Ok(()), |held| {
+        let (address, block) = (held.address.addr(), &held.block);
+        let message =
+            format!("address {address} lies in block {block}, which this node does not own any more");
+        Err(Problem::new(Reason::BlockLost, message))
+    })
 }
 
 /// New addresses for one interface.

@@ -4,9 +4,10 @@
 //! of that namespace are gone. Deleting the host end of a veth pair deletes the pod's end in whatever
 //! namespace it is, and a missing host end proves that it is gone: nothing in the pod can fake that.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{Agent, RoundError};
 use crate::ipam;
@@ -32,6 +33,19 @@ impl Agent {
         self.changed.notify_one();
         info!("released");
         Ok(Next::After(Duration::ZERO))
+    }
+
+    /// What the controller held for pods of this node while its agent was away ends once they are proven gone.
+    pub async fn end_held(&self) {
+        let sandboxes = self.sandboxes();
+        if !sandboxes.trusted() || !self.lease.is_fresh() {
+            return;
+        }
+        let known: HashSet<String> = self.view.lock().uids().into_iter().collect();
+        let is_gone = |uid: &str| !known.contains(uid) && !sandboxes.any_ready(uid) && !self.has_orphans(uid);
+        if let Err(error) = self.blocks.end_held(is_gone).await {
+            warn!(%error, "cannot end what was held for pods that are gone");
+        }
     }
 
     /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat.

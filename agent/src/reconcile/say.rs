@@ -68,7 +68,6 @@ impl Agent {
         if problem.reason == Reason::Waiting {
             return;
         }
-        info!(reason = %problem.reason, message = %problem.message, "pod waits");
         self.metrics.failure(problem.reason);
         self.tell_once(pod, Reason::PodWaits, format!("{}: {}", problem.reason, problem.message)).await;
     }
@@ -77,6 +76,7 @@ impl Agent {
     pub(super) async fn tell_once(&self, pod: &Pod, reason: Reason, note: String) {
         let known = self.remember(&pod.key.uid, |memory| memory.told.replace(note.clone()));
         if known.as_deref() != Some(&note) {
+            info!(%reason, %note, "told");
             self.events.warn(&pod.key, reason, "Attach", note).await;
         }
     }

@@ -255,6 +255,12 @@ impl World {
         }
     }
 
+    pub fn bridges(&self) -> Vec<String> {
+        let ours =
+            |device: &&Device| device.is_bridge && bridge::is_ours(device, bridge::mac(NODE, &device.name));
+        self.devices.iter().filter(ours).map(|device| device.name.clone()).collect()
+    }
+
     pub fn remove_bridge(&mut self, name: &str, devices: &Devices) -> Result<(), NetError> {
         let Some(found) = self.device(name).filter(|found| bridge::is_ours(found, bridge::mac(NODE, name)))
         else {

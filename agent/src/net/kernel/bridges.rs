@@ -73,8 +73,20 @@ fn facts(socket: &mut Socket, wanted: &WantedBridge) -> Result<Facts, NetError> 
     Ok(Facts { bridge, uplink })
 }
 
+/// The bridges of ours.
+pub(super) fn list(socket: &mut Socket, node: &str) -> Result<Vec<String>, NetError> {
+    let devices = host::all(socket)?.into_iter().map(as_device);
+    let ours =
+        devices.filter(|found| found.is_bridge && bridge::is_ours(found, bridge::mac(node, &found.name)));
+    Ok(ours.map(|bridge| bridge.name).collect())
+}
+
 fn device(socket: &mut Socket, name: &str) -> Result<Option<Device>, NetError> {
-    Ok(host::find(socket, name)?.map(|link| Device {
+    Ok(host::find(socket, name)?.map(as_device))
+}
+
+fn as_device(link: Link) -> Device {
+    Device {
         isolated: is_isolated(&link),
         index: link.index,
         name: link.name,
@@ -87,7 +99,7 @@ fn device(socket: &mut Socket, name: &str) -> Result<Option<Device>, NetError> {
         up: link.flags.up,
         controller: link.controller,
         in_use: false,
-    }))
+    }
 }
 
 /// See [`request::configure_bridge`].
