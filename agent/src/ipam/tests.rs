@@ -181,6 +181,45 @@ fn empty_blocks_beyond_the_spare_are_handed_back() {
     assert_eq!(names(&ipam(pool(&["10.99.0.0/16"]), &blocks)).len(), 4, "their range is gone");
 }
 
+#[test]
+fn a_range_that_drains_neither_offers_addresses_nor_stands_in_for_a_new_one() {
+    let mut blue = pool(&["10.20.0.0/24", "10.30.0.0/24"]);
+    let mut ipam = ipam(blue.clone(), &["10.20.0.16/28"]);
+    ipam.allocate("blue", &pod(1), T0).unwrap();
+    blue.ranges[0].state = RangeState::Draining;
+    ipam.set_pools([blue]);
+    assert_eq!(ipam.counts("blue", T0).unwrap(), Counts { owned: 1, used: 1, quarantined: 0, free: 0 });
+    let claims = ipam.claims(110, T0);
+    assert_eq!((claims.len(), claims[0].range.to_string()), (1, "10.30.0.0/24".to_owned()));
+}
+
+#[test]
+fn a_block_without_a_usable_address_is_handed_back() {
+    let mut blue = pool(&["10.20.0.0/16"]);
+    blue.ranges[0].exclude = vec!["10.20.9.0/24".parse().unwrap()];
+    let ipam = ipam(blue, &["10.20.9.16/28"]);
+    assert_eq!(ipam.surplus(110, T0).len(), 1);
+}
+
+#[test]
+fn what_was_held_for_a_pod_that_is_gone_rests_for_its_quarantine_and_is_free_then() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &[]);
+    let held = json!({ "held": [{ "address": "10.20.0.17", "pod": "ns/p", "podUID": "u" }] });
+    ipam.insert_block(&block("10.20.0.16/28", &held));
+    assert!(ipam.end_held(|_| false, T0).is_empty());
+    assert_eq!(ipam.end_held(|uid| uid == "u", T0).len(), 1);
+    let counts = |seconds| ipam.counts("blue", at(seconds)).unwrap();
+    assert_eq!((counts(129).quarantined, counts(130).quarantined), (1, 0));
+}
+
+#[test]
+fn what_was_given_and_not_recorded_is_taken_back() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+    ipam.allocate("blue", &pod(1), T0).unwrap();
+    ipam.give_back_except("pod-1", &[]);
+    assert_eq!(ipam.counts("blue", T0).unwrap().used, 0);
+}
+
 proptest! {
     /// Any order of allocating and freeing, with the clock going on: no address has two holders, none is
     /// reused before its quarantine is over, and all are free again in the end.
