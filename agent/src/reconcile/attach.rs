@@ -22,7 +22,7 @@ use crate::status::{Attached, Progress};
 use crate::view::Inner;
 
 /// How long a sandbox may be missing before the record says so: usually it comes within that time.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
