@@ -72,17 +72,6 @@ impl Queue {
         self.shared.wake.notify_one();
     }
 
-    /// How many UIDs wait or are worked on.
-    pub fn len(&self) -> usize {
-        let state = self.lock();
-        state.queued.len() + state.running.len()
-    }
-
-    /// Whether nothing waits and nothing is worked on.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Works on UIDs with at most `parallel` tasks until cancelled; then waits for those that are under way.
     pub async fn run<F, W>(&self, parallel: usize, cancel: CancellationToken, work: W)
     where

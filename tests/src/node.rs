@@ -103,6 +103,10 @@ impl Node {
     /// Writes certificates and settings of kubelet and kube-proxy, and starts both.
     pub(crate) fn join(&self, authority: &Authority) -> Result<()> {
         self.write_kubelet_files(authority)?;
+        self.start_programs()
+    }
+
+    fn start_programs(&self) -> Result<()> {
         self.start_kubelet()?;
         let file = self.folder().join("kube-proxy.json");
         self.start(
@@ -271,13 +275,7 @@ impl Node {
     /// Starts a node after [`Node::kill_all`], as a machine that boots: its disk is still there.
     pub async fn boot(&self) -> Result<()> {
         self.start_runtime().await?;
-        self.start_kubelet()?;
-        let file = self.folder().join("kube-proxy.json");
-        self.start(
-            "kube-proxy",
-            vec![self.tools.argument("kube-proxy")?, format!("--config={}", file.display())],
-        )?;
-        Ok(())
+        self.start_programs()
     }
 
     /// Runs a command in the node's network and mount namespace and gives its standard output.
