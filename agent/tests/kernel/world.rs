@@ -38,12 +38,12 @@ fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("kernel tests need root".into());
     }
-    let tools = ["ip", "bridge", "ping"];
+    let tools = ["ip", "bridge", "busybox"];
     let found = |tool: &&str| {
         env::split_paths(&env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(tool).exists())
     };
     let tool = tools.iter().find(|tool| !found(tool))?;
-    Some(format!("the tool {tool} (Debian: iproute2, iputils-ping)"))
+    Some(format!("the tool {tool} (Debian: busybox-static, iproute2)"))
 }
 
 /// A kernel as the agent has it, for the calling thread's namespace.
@@ -89,7 +89,7 @@ impl Pod {
 
     /// Whether one ping, without waiting before, is answered within a second.
     pub fn pings(&self, address: &str) -> bool {
-        self.run(|| command("ping", &format!("-n -c 1 -W 1 {address}")).status.success())
+        self.run(|| command("busybox", &format!("ping -c 1 -W 1 {address}")).status.success())
     }
 }
 
