@@ -21,6 +21,24 @@ pub const ADMISSION: &str = "default";
 pub const NETWORKS_ANNOTATION: &str = "fairlead.dev/networks";
 /// Pod annotation: the snapshot of what the selectors gave at creation.
 pub const SELECTED_ANNOTATION: &str = "fairlead.dev/selected";
+/// Pod annotation: how the pod was admitted to be held. Absent for a pod with a gate; [`HOLD_NRI`] for one whose
+/// containers the runtime's plugins hold. Written by the admission policies only, and never changed.
+pub const HOLD_ANNOTATION: &str = "fairlead.dev/hold";
+/// The value of [`HOLD_ANNOTATION`] for a pod that the runtime's plugins hold.
+pub const HOLD_NRI: &str = "nri";
+/// Pod annotation by which containerd's default validator refuses containers while the named NRI plugins are not
+/// connected: a JSON list of their names. `<key>/container.<name>` and `<key>/pod` come before it.
+pub const REQUIRED_PLUGINS_ANNOTATION: &str = "required-plugins.noderesource.dev";
+/// Node label: how the node can hold pods; [`HOLD_NRI_STRICT`], [`HOLD_NRI`] or [`HOLD_GATE`].
+pub const HOLD_LABEL: &str = "fairlead.dev/hold";
+/// The value of [`HOLD_LABEL`] on a node where a missing plugin cannot let a pod through.
+pub const HOLD_NRI_STRICT: &str = "nri-strict";
+/// The value of [`HOLD_LABEL`] on a node that holds pods by their gate only.
+pub const HOLD_GATE: &str = "gate";
+/// Name under which the guard registers with the runtime; required by pods that it holds.
+pub const GUARD_PLUGIN: &str = "fairlead-guard";
+/// Name under which the agent registers with the runtime.
+pub const AGENT_PLUGIN: &str = "fairlead-agent";
 /// `NodeNetwork` annotation: an admin asserts that the node cannot reach the network any more.
 pub const FENCED_ANNOTATION: &str = "fairlead.dev/fenced";
 /// Namespace label: pods of this namespace may be selected without asking.
@@ -40,6 +58,9 @@ pub const SCHEDULING_GATE: &str = "fairlead.dev/scheduling";
 pub const RESOURCE_PREFIX: &str = "fairlead.dev/net-";
 /// Default prefix of the taint key of an exhausted network; see [`taint_key`].
 pub const TAINT_PREFIX: &str = "ip-exhausted.fairlead.dev/";
+
+/// Default key of the taint of a node whose agent cannot attach pods yet.
+pub const AGENT_NOT_READY_TAINT: &str = "fairlead.dev/agent-not-ready";
 
 /// Finalizer of a `Network` while something uses it.
 pub const NETWORK_FINALIZER: &str = "fairlead.dev/in-use";
