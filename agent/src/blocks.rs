@@ -10,7 +10,6 @@ use fairlead_crds::ip_block::{Held, Quarantined};
 use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
 use ipnet::IpNet;
-use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
@@ -20,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::api::{ApiError, call};
+use crate::clock::Clock;
 use crate::ipam::{Block, Claim, Owner, Pool};
 use crate::lease::Lease;
 use crate::view::View;
@@ -30,6 +30,7 @@ pub struct Blocks {
     node: String,
     view: Arc<View>,
     lease: Arc<Lease>,
+    clock: Clock,
     wake: Notify,
     gained: Notify,
     writers: Mutex<HashMap<String, Arc<Writer>>>,
@@ -61,13 +62,14 @@ const GUESSES: u64 = 8;
 
 impl Blocks {
     /// Blocks of the named node.
-    pub fn new(client: Client, node: &str, view: Arc<View>, lease: Arc<Lease>) -> Self {
+    pub fn new(client: Client, node: &str, view: Arc<View>, lease: Arc<Lease>, clock: Clock) -> Self {
         let (wake, gained) = (Notify::new(), Notify::new());
         Self {
             client,
             node: node.to_owned(),
             view,
             lease,
+            clock,
             wake,
             gained,
             writers: Mutex::default(),
@@ -127,7 +129,7 @@ impl Blocks {
             let mut view = self.view.lock();
             view.ipam.insert_block(block);
             view.restore_records();
-            if view.ipam.block(name).is_some_and(|block| !block.can_go(Timestamp::now())) {
+            if view.ipam.block(name).is_some_and(|block| !block.can_go(self.clock.now())) {
                 return Ok(());
             }
             // Under the same lock: nothing can be taken of it any more.
@@ -140,6 +142,7 @@ impl Blocks {
     pub async fn run(&self, cancel: CancellationToken) {
         loop {
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -172,7 +175,7 @@ impl Blocks {
     async fn claim_all(&self) {
         let claims = {
             let view = self.view.lock();
-            view.ipam.claims(view.free_slots(), Timestamp::now())
+            view.ipam.claims(view.free_slots(), self.clock.now())
         };
         for claim in claims {
             let pool = self.view.lock().ipam.pool(&claim.network).cloned();
@@ -303,7 +306,7 @@ impl Blocks {
             let mut view = self.view.lock();
             let slots = view.free_slots();
             let surplus: Vec<Block> =
-                view.ipam.surplus(slots, Timestamp::now()).into_iter().cloned().collect();
+                view.ipam.surplus(slots, self.clock.now()).into_iter().cloned().collect();
             // Out of the view first: nothing may be taken from a block that is on its way out.
             view.ipam.retain_blocks(|block| surplus.iter().all(|gone| gone.name != block.name));
             surplus
@@ -369,7 +372,7 @@ impl Blocks {
     /// # Errors
     /// [`ApiError`]; asking again is safe.
     pub async fn quarantine(&self, addresses: &[HeldAddress], owner: &Owner) -> Result<(), ApiError> {
-        let now = Timestamp::now();
+        let now = self.clock.now();
         {
             let mut view = self.view.lock();
             addresses.iter().for_each(|held| view.ipam.quarantine(held, owner, now));
@@ -388,7 +391,7 @@ impl Blocks {
         let wanted = || {
             let view = self.view.lock();
             let block = view.ipam.block(name).filter(|block| block.uid == uid);
-            block.map(|block| (block.quarantine_list(Timestamp::now()), block.held_list()))
+            block.map(|block| (block.quarantine_list(self.clock.now()), block.held_list()))
         };
         // The block is not ours any more: whoever has it now decides about its addresses.
         let Some((list, held)) = wanted() else { return Ok(()) };
@@ -420,7 +423,7 @@ impl Blocks {
     /// # Errors
     /// [`ApiError`]; asking again is safe.
     pub async fn end_held(&self, is_gone: impl Fn(&str) -> bool) -> Result<(), ApiError> {
-        let changed = self.view.lock().ipam.end_held(is_gone, Timestamp::now());
+        let changed = self.view.lock().ipam.end_held(is_gone, self.clock.now());
         for (name, uid) in changed {
             info!(block = %name, "addresses held for pods that are gone are in quarantine");
             self.write_quarantine(&name, &uid).await?;

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_crds::network::{Bridge, Manage};
 use fairlead_crds::{Network, Reason};
+use tokio::time::Instant;
 
 use crate::intent::Problem;
 use crate::model;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_crds::names;
 use jiff::Timestamp;
@@ -13,10 +13,12 @@ use k8s_openapi::api::coordination::v1 as coordination;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::api::{ApiError, call};
+use crate::clock::Clock;
 
 /// How long a Lease is valid after a renewal, in seconds.
 pub const DURATION: u64 = 40;
@@ -29,6 +31,7 @@ pub struct Lease {
     client: Client,
     node: String,
     holder: String,
+    clock: Clock,
     started: Instant,
     /// Seconds after `started` until which the Lease is fresh; monotonic, so that a clock step changes nothing.
     fresh_until: AtomicU64,
@@ -37,12 +40,13 @@ pub struct Lease {
 
 impl Lease {
     /// The Lease of the named node, held by the agent pod with the given UID.
-    pub fn new(client: Client, node: &str, holder: &str) -> Arc<Self> {
+    pub fn new(client: Client, node: &str, holder: &str, clock: Clock) -> Arc<Self> {
         let (fresh_until, lapsed) = (AtomicU64::new(0), AtomicBool::new(false));
         Arc::new(Self {
             client,
             node: node.to_owned(),
             holder: holder.to_owned(),
+            clock,
             started: Instant::now(),
             fresh_until,
             lapsed,
@@ -61,7 +65,7 @@ impl Lease {
     /// [`ApiError`].
     pub async fn renew(&self) -> Result<(), ApiError> {
         let asked = self.started.elapsed().as_secs();
-        let now = Timestamp::now();
+        let now = self.clock.wall();
         let spec = json!({ "holderIdentity": self.holder, "leaseDurationSeconds": DURATION, "renewTime": micros(now) });
         let api: Api<coordination::Lease> = Api::namespaced(self.client.clone(), names::INSTALL_NAMESPACE);
         let patch = Patch::Merge(json!({ "spec": spec }));
@@ -85,6 +89,7 @@ impl Lease {
     {
         loop {
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(RENEW_EVERY) => {}
             }

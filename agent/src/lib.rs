@@ -17,6 +17,7 @@ pub mod blocks;
 pub mod bridges;
 pub mod bring;
 pub mod capacity;
+pub mod clock;
 pub mod events;
 pub mod host_events;
 pub mod intent;

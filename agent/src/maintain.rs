@@ -29,6 +29,7 @@ pub async fn bridges(agent: Arc<Agent>, cancel: CancellationToken) {
             agent.blocks.wake();
         }
         tokio::select! {
+            biased;
             () = cancel.cancelled() => return,
             () = agent.networks_changed.notified() => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(SURVEY_EVERY) => {}
@@ -40,6 +41,7 @@ pub async fn bridges(agent: Arc<Agent>, cancel: CancellationToken) {
 pub async fn addresses(agent: Arc<Agent>, cancel: CancellationToken) {
     loop {
         tokio::select! {
+            biased;
             () = cancel.cancelled() => return,
             () = agent.blocks.gained() => {}
         }
@@ -81,6 +83,7 @@ pub async fn uninstall(agent: Arc<Agent>, cancel: CancellationToken) {
         }
         done &= uninstalling;
         tokio::select! {
+            biased;
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(Duration::from_secs(1)) => {}
         }

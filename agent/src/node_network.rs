@@ -18,6 +18,7 @@ use tracing::warn;
 
 use crate::api::{ApiError, call, merge_patch};
 use crate::capacity;
+use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::model;
 use crate::view::{Inner, View};
@@ -29,6 +30,7 @@ pub struct Publisher {
     view: Arc<View>,
     metrics: Arc<Metrics>,
     changed: Arc<Notify>,
+    clock: Clock,
     written: Option<NodeNetworkStatus>,
 }
 
@@ -45,8 +47,9 @@ impl Publisher {
         view: Arc<View>,
         metrics: Arc<Metrics>,
         changed: Arc<Notify>,
+        clock: Clock,
     ) -> Self {
-        Self { client, node: node.to_owned(), view, metrics, changed, written: None }
+        Self { client, node: node.to_owned(), view, metrics, changed, clock, written: None }
     }
 
     /// Publishes until cancelled.
@@ -79,7 +82,7 @@ impl Publisher {
     /// The status as it should be, if it differs, and whether a promise is what differs.
     fn look(&self) -> Option<(NodeNetworkStatus, bool)> {
         let view = self.view.lock();
-        let status = status(&view, self.written.as_ref(), Timestamp::now());
+        let status = status(&view, self.written.as_ref(), &self.clock);
         self.count(&view, &status);
         drop(view);
         let Some(written) = &self.written else {
@@ -156,13 +159,13 @@ impl Publisher {
 }
 
 /// What this node can promise now.
-fn status(view: &Inner, before: Option<&NodeNetworkStatus>, now: Timestamp) -> NodeNetworkStatus {
+fn status(view: &Inner, before: Option<&NodeNetworkStatus>, clock: &Clock) -> NodeNetworkStatus {
     let networks: Vec<NetworkOnNode> = view
         .networks
         .values()
         .filter(|network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels))
         .filter_map(|network| {
-            Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), now))
+            Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), clock.now()))
         })
         .collect();
     let ready = Condition {
@@ -171,7 +174,7 @@ fn status(view: &Inner, before: Option<&NodeNetworkStatus>, now: Timestamp) -> N
         reason: Reason::AgentReady.to_string(),
         message: Reason::AgentReady.means().to_owned(),
         observed_generation: None,
-        last_transition_time: Time(now),
+        last_transition_time: Time(clock.wall()),
     };
     let known = before.and_then(|before| {
         before.conditions.iter().find(|old| old.type_ == ready.type_ && old.status == ready.status)

@@ -1,11 +1,12 @@
 //! A queue of pod UIDs: each is worked on by at most one task at a time, different ones side by side up to a bound.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -41,7 +42,7 @@ struct State {
     queued: HashSet<String>,
     running: HashSet<String>,
     again: HashSet<String>,
-    timers: HashMap<String, Instant>,
+    timers: BTreeMap<String, Instant>,
     failures: HashMap<String, u32>,
 }
 
@@ -100,7 +101,8 @@ impl Queue {
         tasks.wait().await;
     }
 
-    async fn next(&self) -> String {
+    /// The next UID to work on; it counts as being worked on until [`Self::finish`]. May be cancelled without losing one.
+    pub async fn next(&self) -> String {
         loop {
             let timer = match self.lock().pop(Instant::now()) {
                 Popped::Uid(uid) => return uid,
@@ -112,7 +114,8 @@ impl Queue {
         }
     }
 
-    fn finish(&self, uid: &str, next: Next) {
+    /// The work on a UID is done.
+    pub fn finish(&self, uid: &str, next: Next) {
         let mut state = self.lock();
         state.finish(uid, next, Instant::now());
         drop(state);

@@ -1,15 +1,17 @@
 //! The loop of one pod: look, decide, do, say. Keyed by UID, ordered within a pod, side by side across pods.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_crds::{Reason, names};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
 use crate::blocks::Blocks;
 use crate::bridges::Bridges;
+use crate::clock::Clock;
 use crate::events::Events;
 use crate::lease::Lease;
 use crate::metrics::Metrics;
@@ -19,9 +21,8 @@ use crate::plan::HostLink;
 use crate::queue::{Next, Queue};
 use crate::record::Records;
 use crate::repair::Budget;
-use crate::sandbox::Sandboxes;
-use crate::sandbox::cri::Runtime;
 use crate::sandbox::watch::Change;
+use crate::sandbox::{Namespaces, Sandboxes};
 use crate::view::View;
 
 mod adopt;
@@ -39,7 +40,7 @@ pub struct Agent {
     /// The kernel.
     pub net: Arc<dyn Net>,
     /// The container runtime.
-    pub runtime: Runtime,
+    pub runtime: Arc<dyn Namespaces>,
     /// Its sandboxes.
     pub sandboxes: watch::Receiver<Arc<Sandboxes>>,
     /// Whether someone waits for a sandbox to come or to end.
@@ -56,6 +57,8 @@ pub struct Agent {
     pub events: Events,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What time it is.
+    pub clock: Clock,
     /// Boot id of the kernel.
     pub boot_id: String,
     /// Notified when what the node can promise may have changed.
@@ -63,7 +66,7 @@ pub struct Agent {
     /// Notified when Networks, or links of the node they need, may have changed.
     pub networks_changed: Arc<tokio::sync::Notify>,
     /// Host links that were found without a record at start, by pod UID.
-    pub orphans: Mutex<HashMap<String, Vec<HostLink>>>,
+    pub orphans: Mutex<BTreeMap<String, Vec<HostLink>>>,
     /// Pods by the names of their host links.
     pub links: Mutex<HashMap<String, String>>,
     /// Pods by what this loop remembers of them.
@@ -232,7 +235,7 @@ impl Agent {
     }
 
     /// Host links whose records are missing; each pod's are looked at when it comes up.
-    pub fn set_orphans(&self, orphans: HashMap<String, Vec<HostLink>>) {
+    pub fn set_orphans(&self, orphans: BTreeMap<String, Vec<HostLink>>) {
         *self.orphans.lock().unwrap_or_else(PoisonError::into_inner) = orphans;
     }
 

@@ -4,7 +4,6 @@
 
 use fairlead_crds::pod_network::Attachment;
 use fairlead_crds::{PodNetwork, PodNetworkSpec, PodNetworkStatus, names};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -12,6 +11,7 @@ use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::api::{ApiError, call, merge_patch};
+use crate::clock::Clock;
 use crate::model::{Pod, PodCondition, PodKey, Record};
 
 /// Writes records of one node.
@@ -19,6 +19,7 @@ use crate::model::{Pod, PodCondition, PodKey, Record};
 pub struct Records {
     client: Client,
     node: String,
+    clock: Clock,
 }
 
 /// An object that is not what its name says.
@@ -37,8 +38,8 @@ pub enum RecordError {
 
 impl Records {
     /// Records of the named node.
-    pub fn new(client: Client, node: &str) -> Self {
-        Self { client, node: node.to_owned() }
+    pub fn new(client: Client, node: &str, clock: Clock) -> Self {
+        Self { client, node: node.to_owned(), clock }
     }
 
     /// All records of this node.
@@ -163,8 +164,8 @@ impl Records {
             "reason": condition.reason, "message": condition.message,
         });
         if flipped {
-            value["lastTransitionTime"] =
-                json!(Timestamp::now().round(jiff::Unit::Second).unwrap_or(Timestamp::now()).to_string());
+            let now = self.clock.wall();
+            value["lastTransitionTime"] = json!(now.round(jiff::Unit::Second).unwrap_or(now).to_string());
         }
         let patch = json!({ "metadata": { "uid": key.uid }, "status": { "conditions": [value] } });
         let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &key.namespace);

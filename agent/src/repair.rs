@@ -1,6 +1,8 @@
 //! How often one object is put back after something else had changed it. Pure.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Repairs of one pod of late: at most three in ten minutes.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! Wiring: what is started, in which order, and how it ends.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::admin::{self, Tell};
 use crate::args::Args;
 use crate::blocks::Blocks;
 use crate::bridges::Bridges;
+use crate::clock::Clock;
 use crate::events::Events;
 use crate::lease::Lease;
 use crate::metrics::Metrics;
@@ -98,28 +99,30 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
 
     let view = Arc::new(View::default());
     let (changed, networks_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let lease = Lease::new(client.clone(), &args.node_name, &args.agent_uid);
+    let clock = Clock::system();
+    let lease = Lease::new(client.clone(), &args.node_name, &args.agent_uid, clock.clone());
     let blocks =
-        Arc::new(Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease)));
+        Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease), clock.clone());
     let net: Arc<dyn Net> = kernel.clone();
     let agent = Arc::new(Agent {
         bridges: Arc::new(Bridges::new(Arc::clone(&net), Arc::clone(&view))),
-        records: Records::new(client.clone(), &args.node_name),
+        records: Records::new(client.clone(), &args.node_name, clock.clone()),
         events: Events::new(client.clone(), &args.node_name),
         boot_id: netns::boot_id().context("cannot read the boot id")?,
         queue: Queue::default(),
         metrics: Arc::new(Metrics::default()),
         sandboxes: subscription.snapshots(),
-        orphans: Mutex::new(HashMap::new()),
+        orphans: Mutex::new(BTreeMap::new()),
         memory: Mutex::new(HashMap::new()),
         links: Mutex::new(HashMap::new()),
         waiting: Mutex::new(HashSet::new()),
         view,
         net,
-        runtime,
+        runtime: Arc::new(runtime),
         armed,
-        blocks,
+        blocks: Arc::new(blocks),
         lease,
+        clock,
         changed,
         networks_changed,
     });
@@ -203,6 +206,7 @@ fn spawn_all(
         Arc::clone(&agent.view),
         Arc::clone(&agent.metrics),
         Arc::clone(&agent.changed),
+        agent.clock.clone(),
     );
     tasks.spawn(publisher.run(cancel.clone()));
     let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());

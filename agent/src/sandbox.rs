@@ -11,6 +11,27 @@ pub mod watch;
 
 pub use snapshot::Sandboxes;
 
+use std::path::PathBuf;
+
+use futures::future::BoxFuture;
+
+use cri::CriError;
+
+/// Where sandboxes have their network namespaces: all that a pod's loop asks of the runtime.
+pub trait Namespaces: Send + Sync + 'static {
+    /// Path of a sandbox's network namespace; none for a pod on the host's network.
+    ///
+    /// # Errors
+    /// [`CriError::Gone`] if the runtime does not know the sandbox; or if it does not answer in time or understandably.
+    fn netns_path<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<PathBuf>, CriError>>;
+}
+
+impl Namespaces for cri::Runtime {
+    fn netns_path<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<PathBuf>, CriError>> {
+        Box::pin(self.netns_path(id))
+    }
+}
+
 /// One sandbox of one pod. A pod has several over its life, rarely two at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {

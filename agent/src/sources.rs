@@ -2,7 +2,7 @@
 //!
 //! Each source updates the view and says which pods to look at. None watches what other nodes write.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -250,7 +250,7 @@ impl Sources {
 #[derive(Default)]
 struct Seen {
     complete: bool,
-    pods: HashMap<String, Pod>,
+    pods: BTreeMap<String, Pod>,
     networks: BTreeMap<String, Network>,
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
 }

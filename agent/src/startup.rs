@@ -1,6 +1,6 @@
 //! Rebuilding everything from the API, the runtime and the kernel: there is no state file.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
@@ -104,10 +104,10 @@ pub async fn restore(agent: &Agent) -> Result<()> {
 ///
 /// # Errors
 /// If the kernel cannot be read.
-pub fn orphans(agent: &Agent) -> Result<HashMap<String, Vec<HostLink>>> {
+pub fn orphans(agent: &Agent) -> Result<BTreeMap<String, Vec<HostLink>>> {
     let links = agent.net.host_links()?;
     let view = agent.view.lock();
-    let mut orphans: HashMap<String, Vec<HostLink>> = HashMap::new();
+    let mut orphans: BTreeMap<String, Vec<HostLink>> = BTreeMap::new();
     for link in links {
         let uid = link.alias.as_deref().and_then(bring::alias_uid).unwrap_or_default().to_owned();
         if !view.records.contains_key(&uid) {
@@ -117,13 +117,14 @@ pub fn orphans(agent: &Agent) -> Result<HashMap<String, Vec<HostLink>>> {
     // A sandbox that the runtime still runs for a pod that the API server does not know is cut off: its address may
     // be given to another.
     let lives = |uid: &String| view.pods.contains_key(uid);
-    let (living, gone): (HashMap<_, _>, HashMap<_, _>) = orphans.into_iter().partition(|(uid, _)| lives(uid));
+    let (living, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        orphans.into_iter().partition(|(uid, _)| lives(uid));
     drop(view);
     cut(agent.net.as_ref(), &gone);
     Ok(living)
 }
 
-fn cut(net: &dyn Net, orphans: &HashMap<String, Vec<HostLink>>) {
+fn cut(net: &dyn Net, orphans: &BTreeMap<String, Vec<HostLink>>) {
     for (uid, links) in orphans.iter().filter(|(uid, _)| !uid.is_empty()) {
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         match net.delete_host_links(&names) {

@@ -2,7 +2,7 @@
 //!
 //! Locks are held for look-ups and updates only, never across an await.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_crds::Network;
@@ -27,9 +27,9 @@ pub struct Inner {
     /// Labels of all namespaces by name.
     pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
     /// Pods bound to this node, by UID.
-    pub pods: HashMap<String, Pod>,
+    pub pods: BTreeMap<String, Pod>,
     /// Records of this node, by UID of the pod.
-    pub records: HashMap<String, Record>,
+    pub records: BTreeMap<String, Record>,
     /// Addresses of this node.
     pub ipam: Ipam,
     /// Problems of the networks on this node, by name of the Network.

@@ -1,17 +1,19 @@
 //! Bringing a pod's interfaces to what it asks for: addresses, record, kernel, marker, in this order.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_crds::network::Route;
 use fairlead_crds::pod_network::{Attachment, SandboxRef};
 use fairlead_crds::{IfName, Ip, Network, Reason, names};
 use jiff::Timestamp;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{Agent, RESYNC, RoundError, announce};
 use crate::bring::{self, Brought, Order};
 use crate::capacity;
+use crate::clock::Clock;
 use crate::intent::{self, Intent, Problem, Wanted, World};
 use crate::ipam::{self, Exhausted, Family};
 use crate::model::{Pod, Record};
@@ -94,7 +96,7 @@ impl Agent {
                     }
                     attachments.push(attachment.clone());
                 }
-                None => match take(&mut view, pod, want, &attachments) {
+                None => match take(&mut view, pod, want, &attachments, &self.clock) {
                     Ok(attachment) => attachments.push(attachment),
                     Err(problem) => problems.push(problem),
                 },
@@ -299,15 +301,21 @@ fn keep(view: &mut Inner, uid: &str, attachment: &Attachment) -> Result<(), Prob
 }
 
 /// New addresses for one interface.
-fn take(view: &mut Inner, pod: &Pod, want: &Wanted, taken: &[Attachment]) -> Result<Attachment, Problem> {
-    let now = Timestamp::now();
+fn take(
+    view: &mut Inner,
+    pod: &Pod,
+    want: &Wanted,
+    taken: &[Attachment],
+    clock: &Clock,
+) -> Result<Attachment, Problem> {
+    let now = clock.now();
     check_promise(view, pod, want, taken, now)?;
     let owner = ipam::owner(&pod.key.uid, &want.interface);
     let has_ipam = view.networks.get(&want.network).is_some_and(|network| network.spec.ipam.is_some());
     let addresses = view
         .ipam
         .allocate(&want.network, &owner, now)
-        .map_err(|exhausted| no_address(&want.network, exhausted))?;
+        .map_err(|exhausted| no_address(&want.network, exhausted, clock))?;
     if has_ipam && addresses.is_empty() {
         let message =
             format!("network {} has no range that blocks may be claimed from; see its status", want.network);
@@ -344,9 +352,9 @@ fn check_promise(
     Err(Problem::new(Reason::HotplugNoCapacity, message))
 }
 
-fn no_address(network: &str, exhausted: Exhausted) -> Problem {
+fn no_address(network: &str, exhausted: Exhausted, clock: &Clock) -> Problem {
     let family = if exhausted.family == Family::V4 { "IPv4" } else { "IPv6" };
-    match exhausted.until {
+    match exhausted.until.map(|until| clock.shown(until)) {
         Some(until) => {
             let until = until.round(jiff::Unit::Second).unwrap_or(until);
             let message = format!(

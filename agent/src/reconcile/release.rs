@@ -5,8 +5,9 @@
 //! namespace it is, and a missing host end proves that it is gone: nothing in the pod can fake that.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Agent, RoundError};
@@ -20,7 +21,7 @@ impl Agent {
         let gone_since = self.remember(uid, |memory| *memory.gone_since.get_or_insert_with(Instant::now));
         self.wait_for_sandbox(uid, true);
         let sandboxes = self.sandboxes();
-        if !sandboxes.trusted_since(gone_since) || sandboxes.any_ready(uid) {
+        if !sandboxes.trusted_since(gone_since.into_std()) || sandboxes.any_ready(uid) {
             debug!("the pod is gone, its sandbox may not be");
             return Ok(Next::After(Duration::from_millis(250)));
         }

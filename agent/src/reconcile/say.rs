@@ -2,7 +2,6 @@
 
 use fairlead_crds::pod_network::SandboxRef;
 use fairlead_crds::{PodNetworkStatus, Reason};
-use jiff::Timestamp;
 use tracing::{info, warn};
 
 use super::{Agent, RoundError};
@@ -28,7 +27,7 @@ impl Agent {
             up,
             progress,
         };
-        let status = status::build(&facts, &record.status, Timestamp::now());
+        let status = status::build(&facts, &record.status, self.clock.wall());
         // Both at once: neither waits for the other's answer.
         let (wrote, told) =
             tokio::join!(self.records.set_status(record, &status), self.say_on_pod(pod, progress));
