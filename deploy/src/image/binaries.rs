@@ -95,7 +95,7 @@ fn command(workspace: &Path, profile: &str, triple: &str) -> Command {
     }
     cargo.args(["--message-format", "json-render-diagnostics"]);
     // Encoded, so that it wins over every other place that may set flags, and may hold spaces.
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(workspace).join("\u{1f}"));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(workspace, profile).join("\u{1f}"));
     // An outer `cargo run` describes its own package here; build scripts (ring's) would take that for a change
     // and build everything again.
     for (name, _) in env::vars_os().filter(|(name, _)| describes_a_package(name)) {
@@ -111,7 +111,12 @@ fn describes_a_package(variable: &OsStr) -> bool {
     prefixes.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
-fn flags(workspace: &Path) -> Vec<String> {
+/// Other profiles keep this machine's paths: what they build is not published, and checkouts can share it.
+fn flags(workspace: &Path, profile: &str) -> Vec<String> {
+    let static_flags = STATIC_FLAGS.iter().map(ToString::to_string);
+    if profile != "release" {
+        return static_flags.collect();
+    }
     let home = env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
     let target = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
@@ -120,7 +125,7 @@ fn flags(workspace: &Path) -> Vec<String> {
     let remaps = remapped
         .into_iter()
         .filter_map(|(from, to)| Some(format!("--remap-path-prefix={}={to}", from?.display())));
-    STATIC_FLAGS.iter().map(ToString::to_string).chain(remaps).collect()
+    static_flags.chain(remaps).collect()
 }
 
 #[derive(Deserialize)]
@@ -194,7 +199,7 @@ mod tests {
 
     #[test]
     fn no_path_of_this_machine_stays_in_a_program() {
-        let flags = flags(Path::new("/some/where")).join(" ");
+        let flags = flags(Path::new("/some/where"), "release").join(" ");
         assert!(flags.starts_with("-C target-feature=+crt-static "), "{flags}");
         assert!(flags.contains("--remap-path-prefix=/some/where=/fairlead"), "{flags}");
     }
