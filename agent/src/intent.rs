@@ -265,6 +265,7 @@ mod tests {
             mac: mac("u", &interface),
             interface,
             addresses: vec![],
+            since: None,
         }
     }
 

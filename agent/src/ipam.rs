@@ -280,7 +280,7 @@ impl Ipam {
         let time = |network: &str| pools.get(network).map_or(fallback_quarantine(), |pool| pool.quarantine);
         let changed = self.blocks.values_mut().filter_map(|block| {
             let until = end_of(now, time(&block.network));
-            block.end_held(&is_gone, until).then(|| (block.name.clone(), block.uid.clone()))
+            block.end_held(&is_gone, until, now).then(|| (block.name.clone(), block.uid.clone()))
         });
         changed.collect()
     }

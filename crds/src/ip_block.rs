@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Cidr, Ip};
+use crate::address::{Cidr, IfName, Ip};
 
 /// Who owns which addresses. Immutable: creating the object is the claim, deleting it hands the block back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -78,6 +78,12 @@ pub struct Quarantined {
     /// UID of the pod that had it.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
+    /// The pod's interface that had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<IfName>,
+    /// When it was freed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 /// An address kept for a pod of a lost node.
@@ -91,4 +97,10 @@ pub struct Held {
     /// UID of the pod.
     #[serde(rename = "podUID")]
     pub pod_uid: String,
+    /// The pod's interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<IfName>,
+    /// When its record was dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }

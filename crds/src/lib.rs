@@ -9,6 +9,7 @@ pub mod address;
 pub mod admission;
 pub mod catalogue;
 pub mod duration;
+pub mod finding;
 pub mod generate;
 pub mod grid;
 pub mod ip_block;
@@ -24,6 +25,7 @@ pub mod usable;
 
 pub use address::{Cidr, IfName, Ip, Mac};
 pub use admission::{Admission, AdmissionSpec};
+pub use finding::{Finding, FindingCode};
 pub use ip_block::{IPBlock, IPBlockSpec, IPBlockStatus};
 pub use network::{Network, NetworkSpec, NetworkStatus};
 pub use node_network::{NodeNetwork, NodeNetworkSpec, NodeNetworkStatus};

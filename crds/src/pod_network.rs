@@ -2,7 +2,7 @@
 
 #![allow(clippy::duplicated_attributes, reason = "the derive takes the same keys for several columns")]
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,9 @@ pub struct Attachment {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub addresses: Vec<HeldAddress>,
+    /// Since when they are held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 /// An address and the block it was taken from.

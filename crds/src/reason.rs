@@ -1,7 +1,5 @@
 //! Every condition type and every reason, with what it means and what to do: the one table that code and docs share.
 
-use std::fmt;
-
 macro_rules! table {
     ($(#[$doc:meta])* $name:ident { $($variant:ident: $means:literal, $todo:literal;)+ }) => {
         $(#[$doc])*
@@ -30,13 +28,15 @@ macro_rules! table {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
                 f.write_str(self.as_str())
             }
         }
     };
 }
+
+pub(crate) use table;
 
 table! {
     /// Types of conditions.

@@ -38,7 +38,7 @@ pub struct Block {
     pub cidr: Cidr,
     range: Option<(Cidr, Addresses)>,
     used: BTreeMap<IpAddr, Owner>,
-    quarantined: BTreeMap<IpAddr, (Timestamp, String)>,
+    quarantined: BTreeMap<IpAddr, Quarantined>,
     held: BTreeMap<IpAddr, Held>,
     cursor: u128,
 }
@@ -54,11 +54,7 @@ impl Block {
             cidr: block.spec.cidr,
             range: None,
             used: BTreeMap::new(),
-            quarantined: status
-                .quarantined
-                .into_iter()
-                .map(|q| (q.address.0, (q.until.0, q.pod_uid)))
-                .collect(),
+            quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
             cursor: 0,
         })
@@ -130,12 +126,18 @@ impl Block {
     }
 
     /// Puts what is held for pods that are gone into quarantine. True if there was any.
-    pub(super) fn end_held(&mut self, is_gone: &impl Fn(&str) -> bool, until: Timestamp) -> bool {
+    pub(super) fn end_held(
+        &mut self,
+        is_gone: &impl Fn(&str) -> bool,
+        until: Timestamp,
+        now: Timestamp,
+    ) -> bool {
         let (gone, held): (BTreeMap<_, _>, BTreeMap<_, _>) =
             std::mem::take(&mut self.held).into_iter().partition(|(_, held)| is_gone(&held.pod_uid));
         self.held = held;
         let any = !gone.is_empty();
-        self.quarantined.extend(gone.into_iter().map(|(address, held)| (address, (until, held.pod_uid))));
+        let freed = |held: Held| freed(held.address, held.pod_uid, held.interface, until, now);
+        self.quarantined.extend(gone.into_iter().map(|(address, held)| (address, freed(held))));
         any
     }
 
@@ -151,21 +153,15 @@ impl Block {
         if self.used.get(&address) == Some(owner) {
             self.used.remove(&address);
             self.held.retain(|at, held| *at != address || held.pod_uid != owner.uid);
-            self.quarantined.retain(|_, (until, _)| *until > now);
-            self.quarantined.insert(address, (until, owner.uid.clone()));
+            self.quarantined.retain(|_, entry| entry.until.0 > now);
+            let entry = freed(Ip(address), owner.uid.clone(), Some(owner.interface.clone()), until, now);
+            self.quarantined.insert(address, entry);
         }
     }
 
     /// The quarantine list as it belongs into the block's status, without those whose time is over.
     pub fn quarantine_list(&self, now: Timestamp) -> Vec<Quarantined> {
-        let waiting = self.quarantined.iter().filter(|(_, (until, _))| *until > now);
-        waiting
-            .map(|(address, (until, uid))| Quarantined {
-                address: Ip(*address),
-                until: Time(*until),
-                pod_uid: uid.clone(),
-            })
-            .collect()
+        self.quarantined.values().filter(|entry| entry.until.0 > now).cloned().collect()
     }
 
     /// The addresses held for pods of a lost node, as they belong into the block's status.
@@ -175,7 +171,7 @@ impl Block {
 
     /// When the first address leaves its quarantine.
     pub fn quarantined_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.quarantined.values().map(|(until, _)| *until).filter(|until| *until > now).min()
+        self.quarantined.values().map(|entry| entry.until.0).filter(|until| *until > now).min()
     }
 
     pub(super) fn counts(&self, now: Timestamp) -> Counts {
@@ -202,7 +198,7 @@ impl Block {
     }
 
     fn is_quarantined(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.quarantined.get(&address).is_some_and(|(until, _)| *until > now)
+        self.quarantined.get(&address).is_some_and(|entry| entry.until.0 > now)
     }
 
     /// Number of addresses: at most 1024, see the bounds of `blockPrefix`.
@@ -220,4 +216,16 @@ impl Block {
         let address = IpNet::new(address, prefix).map_or(IpNet::from(address), |net| net);
         HeldAddress { address: Cidr(address), block: self.name.clone(), block_uid: self.uid.clone() }
     }
+}
+
+/// An entry of the quarantine list; its times are whole seconds, which is what the API keeps.
+fn freed(
+    address: Ip,
+    pod_uid: String,
+    interface: Option<IfName>,
+    until: Timestamp,
+    now: Timestamp,
+) -> Quarantined {
+    let since = now.round(jiff::Unit::Second).unwrap_or(now);
+    Quarantined { address, until: Time(until), pod_uid, interface, since: Some(Time(since)) }
 }

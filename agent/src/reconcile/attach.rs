@@ -7,6 +7,7 @@ use fairlead_crds::network::Route;
 use fairlead_crds::pod_network::{Attachment, SandboxRef};
 use fairlead_crds::{IfName, Ip, Network, Reason, names};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -323,7 +324,9 @@ fn take(
     }
     let mac = intent::mac(&pod.key.uid, &want.interface);
     let Wanted { network, network_uid, interface } = want.clone();
-    Ok(Attachment { network, network_uid, interface, mac, addresses })
+    let at = clock.wall();
+    let since = Some(Time(at.round(jiff::Unit::Second).unwrap_or(at)));
+    Ok(Attachment { network, network_uid, interface, mac, addresses, since })
 }
 
 /// An attachment that the scheduler was not asked for must leave an address for every one it was.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use fairlead_crds::ip_block::{Held, Quarantined};
-use fairlead_crds::{IPBlockStatus, Ip, PodNetwork};
+use fairlead_crds::{IPBlockStatus, IfName, Ip, PodNetwork};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -79,15 +79,19 @@ impl Leases {
     }
 }
 
+/// An address that a pod had, and the interface it was for, as far as that is known.
+pub type Had = (Ip, Option<IfName>);
+
 /// The addresses that a record holds, by name and UID of their block.
-pub fn addresses(record: &PodNetwork) -> BTreeMap<(String, String), Vec<Ip>> {
-    let held = record.spec.attachments.iter().flat_map(|attachment| &attachment.addresses);
-    let mut by_block: BTreeMap<_, Vec<Ip>> = BTreeMap::new();
-    for address in held {
-        by_block
-            .entry((address.block.clone(), address.block_uid.clone()))
-            .or_default()
-            .push(Ip(address.address.addr()));
+pub fn addresses(record: &PodNetwork) -> BTreeMap<(String, String), Vec<Had>> {
+    let mut by_block: BTreeMap<_, Vec<Had>> = BTreeMap::new();
+    for attachment in &record.spec.attachments {
+        for held in &attachment.addresses {
+            by_block
+                .entry((held.block.clone(), held.block_uid.clone()))
+                .or_default()
+                .push((Ip(held.address.addr()), Some(attachment.interface.clone())));
+        }
     }
     by_block
 }
@@ -95,34 +99,58 @@ pub fn addresses(record: &PodNetwork) -> BTreeMap<(String, String), Vec<Ip>> {
 /// The block's status once the addresses of a pod are quarantined until then. What was held for the pod is freed with it.
 pub fn quarantine(
     status: &IPBlockStatus,
-    addresses: &[Ip],
+    addresses: &[Had],
     pod_uid: &str,
     until: Timestamp,
+    now: Timestamp,
 ) -> IPBlockStatus {
-    let mut status = status.clone();
-    status.held.retain(|held| !addresses.contains(&held.address));
-    status.quarantined.retain(|entry| !addresses.contains(&entry.address));
-    let entry =
-        |address: &Ip| Quarantined { address: *address, until: Time(until), pod_uid: pod_uid.to_owned() };
-    status.quarantined.extend(addresses.iter().map(entry));
+    let mut status = without(status, addresses);
+    status.quarantined.retain(|entry| addresses.iter().all(|(address, _)| *address != entry.address));
+    status.quarantined.extend(addresses.iter().cloned().map(|(address, interface)| Quarantined {
+        address,
+        until: Time(until),
+        pod_uid: pod_uid.to_owned(),
+        interface,
+        since: Some(second(now)),
+    }));
     status
 }
 
 /// The block's status once the addresses of a pod are kept without end.
-pub fn hold(status: &IPBlockStatus, addresses: &[Ip], pod: &str, pod_uid: &str) -> IPBlockStatus {
-    let mut status = status.clone();
-    status.held.retain(|held| !addresses.contains(&held.address));
-    let entry = |address: &Ip| Held { address: *address, pod: pod.to_owned(), pod_uid: pod_uid.to_owned() };
-    status.held.extend(addresses.iter().map(entry));
+pub fn hold(
+    status: &IPBlockStatus,
+    addresses: &[Had],
+    pod: &str,
+    pod_uid: &str,
+    now: Timestamp,
+) -> IPBlockStatus {
+    let mut status = without(status, addresses);
+    status.held.extend(addresses.iter().cloned().map(|(address, interface)| Held {
+        address,
+        pod: pod.to_owned(),
+        pod_uid: pod_uid.to_owned(),
+        interface,
+        since: Some(second(now)),
+    }));
     status
 }
 
-/// The block's status once everything that was held on it is quarantined until then: its node is fenced now.
-pub fn free_held(status: &IPBlockStatus, until: Timestamp) -> IPBlockStatus {
+/// The status without what is held of these addresses.
+fn without(status: &IPBlockStatus, addresses: &[Had]) -> IPBlockStatus {
+    let mut status = status.clone();
+    status.held.retain(|held| addresses.iter().all(|(address, _)| *address != held.address));
     status
-        .held
-        .iter()
-        .fold(status.clone(), |status, held| quarantine(&status, &[held.address], &held.pod_uid, until))
+}
+
+fn second(now: Timestamp) -> Time {
+    Time(now.round(jiff::Unit::Second).unwrap_or(now))
+}
+
+/// The block's status once everything that was held on it is quarantined until then: its node is fenced now.
+pub fn free_held(status: &IPBlockStatus, until: Timestamp, now: Timestamp) -> IPBlockStatus {
+    status.held.iter().fold(status.clone(), |status, held| {
+        quarantine(&status, &[(held.address, held.interface.clone())], &held.pod_uid, until, now)
+    })
 }
 
 /// Whether nothing keeps a block of a fenced node: no record, nothing held, no quarantine that still runs.
@@ -136,8 +164,8 @@ mod tests {
 
     use super::*;
 
-    fn ip(text: &str) -> Ip {
-        text.parse().unwrap()
+    fn ip(text: &str) -> Had {
+        (text.parse().unwrap(), Some("net1".parse().unwrap()))
     }
 
     fn at(second: i64) -> Timestamp {
@@ -181,10 +209,12 @@ mod tests {
 
     #[test]
     fn a_released_address_is_quarantined_once_and_no_longer_held() {
-        let held = hold(&IPBlockStatus::default(), &[ip("10.0.0.1")], "ns/p", "u");
-        let freed = free_held(&held, at(100));
+        let held = hold(&IPBlockStatus::default(), &[ip("10.0.0.1")], "ns/p", "u", at(1));
+        let freed = free_held(&held, at(100), at(7));
+        assert_eq!(freed.quarantined[0].since, Some(Time(at(7))));
+        assert_eq!(freed.quarantined[0].interface, ip("10.0.0.1").1);
         assert_eq!((freed.held.len(), freed.quarantined.len()), (0, 1));
-        assert_eq!(quarantine(&freed, &[ip("10.0.0.1")], "u", at(100)), freed);
+        assert_eq!(quarantine(&freed, &[ip("10.0.0.1")], "u", at(100), at(7)), freed);
         assert!(
             !is_empty(&freed, false, at(99))
                 && is_empty(&freed, false, at(100))
@@ -199,10 +229,10 @@ mod tests {
             before in prop::collection::btree_set(0u8..20, 0..10), mine in prop::collection::btree_set(0u8..20, 1..5), release: bool,
         ) {
             let addresses = |set: &BTreeSet<u8>| set.iter().map(|n| ip(&format!("10.0.0.{n}"))).collect::<Vec<_>>();
-            let status = hold(&IPBlockStatus::default(), &addresses(&before), "ns/other", "v");
-            let after = if release { quarantine(&status, &addresses(&mine), "u", at(10)) } else { hold(&status, &addresses(&mine), "ns/p", "u") };
+            let status = hold(&IPBlockStatus::default(), &addresses(&before), "ns/other", "v", at(1));
+            let after = if release { quarantine(&status, &addresses(&mine), "u", at(10), at(2)) } else { hold(&status, &addresses(&mine), "ns/p", "u", at(2)) };
             let kept: Vec<Ip> = after.held.iter().map(|h| h.address).chain(after.quarantined.iter().map(|q| q.address)).collect();
-            let expected: BTreeSet<Ip> = addresses(&before.union(&mine).copied().collect()).into_iter().collect();
+            let expected: BTreeSet<Ip> = addresses(&before.union(&mine).copied().collect()).into_iter().map(|(ip, _)| ip).collect();
             prop_assert_eq!(kept.len(), expected.len());
             prop_assert_eq!(kept.into_iter().collect::<BTreeSet<_>>(), expected);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-use fairlead_crds::{IPBlock, IPBlockStatus, Ip, NodeNetwork, PodNetwork, names};
+use fairlead_crds::{IPBlock, IPBlockStatus, NodeNetwork, PodNetwork, names};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
@@ -143,7 +143,7 @@ impl LostNodes {
         &self,
         name: &str,
         uid: &str,
-        addresses: &[Ip],
+        addresses: &[lost::Had],
         record: &PodNetwork,
         fate: Fate,
         view: &View,
@@ -157,9 +157,9 @@ impl LostNodes {
         let (status, pod_uid) = (block.status.clone().unwrap_or_default(), &record.spec.pod_uid);
         let wanted = if fate == Fate::Hold {
             let pod = format!("{}/{}", record.namespace().unwrap_or_default(), record.spec.pod_name);
-            lost::hold(&status, addresses, &pod, pod_uid)
+            lost::hold(&status, addresses, &pod, pod_uid, Timestamp::now())
         } else {
-            lost::quarantine(&status, addresses, pod_uid, until(&block, view))
+            lost::quarantine(&status, addresses, pod_uid, until(&block, view), Timestamp::now())
         };
         self.write_status(&block, &status, &wanted).await
     }
@@ -199,7 +199,7 @@ impl LostNodes {
             kept.iter().flat_map(|record| lost::addresses(record).into_keys().map(|(_, uid)| uid)).collect();
         for block in &blocks {
             let (uid, status) = (block.uid().unwrap_or_default(), block.status.clone().unwrap_or_default());
-            let freed = lost::free_held(&status, until(block, view));
+            let freed = lost::free_held(&status, until(block, view), Timestamp::now());
             if freed != status {
                 self.write_status(block, &status, &freed).await?;
             } else if lost::is_empty(&status, used.contains(&uid), Timestamp::now()) {
