@@ -28,8 +28,11 @@ use crate::view::View;
 mod adopt;
 mod announce;
 mod attach;
+mod edges;
 mod release;
 mod say;
+
+pub use edges::Edges;
 
 /// Everything a pod's loop needs.
 pub struct Agent {

@@ -1,36 +1,27 @@
 //! Wiring: what is started, in which order, and how it ends.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::admin::{self, Tell};
 use crate::args::Args;
-use crate::blocks::Blocks;
-use crate::bridges::Bridges;
 use crate::clock::Clock;
-use crate::events::Events;
-use crate::lease::Lease;
-use crate::metrics::Metrics;
 use crate::net::kernel::{Config, Kernel};
-use crate::net::{Net, netns};
+use crate::net::netns;
 use crate::node_network::Publisher;
-use crate::queue::Queue;
-use crate::reconcile::Agent;
-use crate::record::Records;
+use crate::reconcile::{Agent, Edges};
 use crate::sandbox::cri::{self, Runtime};
 use crate::sandbox::watch::{Subscription, Timing};
 use crate::sources::Sources;
-use crate::view::View;
 use crate::{api, host_events, maintain, net, sandbox, startup, telemetry};
 
 /// Where runtimes bind the network namespaces of pods.
@@ -97,35 +88,17 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
         sandbox::watch::watch(runtime.clone(), wants, Timing::default(), cancel.clone());
     tasks.spawn(watching);
 
-    let view = Arc::new(View::default());
-    let (changed, networks_changed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let clock = Clock::system();
-    let lease = Lease::new(client.clone(), &args.node_name, &args.agent_uid, clock.clone());
-    let blocks =
-        Blocks::new(client.clone(), &args.node_name, Arc::clone(&view), Arc::clone(&lease), clock.clone());
-    let net: Arc<dyn Net> = kernel.clone();
-    let agent = Arc::new(Agent {
-        bridges: Arc::new(Bridges::new(Arc::clone(&net), Arc::clone(&view))),
-        records: Records::new(client.clone(), &args.node_name, clock.clone()),
-        events: Events::new(client.clone(), &args.node_name),
-        boot_id: netns::boot_id().context("cannot read the boot id")?,
-        queue: Queue::default(),
-        metrics: Arc::new(Metrics::default()),
-        sandboxes: subscription.snapshots(),
-        orphans: Mutex::new(BTreeMap::new()),
-        memory: Mutex::new(HashMap::new()),
-        links: Mutex::new(HashMap::new()),
-        waiting: Mutex::new(HashSet::new()),
-        view,
-        net,
+    let agent = Arc::new(Agent::new(Edges {
+        client: client.clone(),
+        node: args.node_name.clone(),
+        agent_uid: args.agent_uid.clone(),
+        net: kernel.clone(),
         runtime: Arc::new(runtime),
+        sandboxes: subscription.snapshots(),
         armed,
-        blocks: Arc::new(blocks),
-        lease,
-        clock,
-        changed,
-        networks_changed,
-    });
+        boot_id: netns::boot_id().context("cannot read the boot id")?,
+        clock: Clock::system(),
+    }));
     let ready = Arc::new(Status::new(&agent, Arc::clone(&kernel)));
     let serving = admin::serve(args.listen, ready.clone(), cancel.clone());
     let listen = args.listen;
@@ -156,26 +129,15 @@ async fn rebuild(
     cancel: &CancellationToken,
 ) -> Result<()> {
     let known = async {
-        while let Err(error) = agent.lease.renew().await {
-            warn!(%error, "the agent's Lease is not renewed yet");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
         sources.synced().await;
         let mut snapshots = sandboxes.snapshots();
         drop(snapshots.wait_for(|sandboxes| sandboxes.complete()).await);
-        while let Err(error) = startup::restore(agent).await {
-            warn!(%error, "cannot read records and blocks yet");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
+        startup::recover(agent).await
     };
     tokio::select! {
         () = cancel.cancelled() => bail!("stopped before everything was known"),
-        () = known => {}
+        known = known => known,
     }
-    let orphans = startup::orphans(agent)?;
-    agent.set_orphans(orphans);
-    agent.adopt_all().await;
-    Ok(())
 }
 
 fn spawn_all(

@@ -78,11 +78,30 @@ pub async fn check_runtime(runtime: &Runtime, cancel: &CancellationToken) -> Res
     }
 }
 
+/// Takes the Lease, reads what the API server has of this node, and deals with links that have no record. What is
+/// watched, and the sandboxes, must be known already; nothing is done in the kernel but cutting such links.
+///
+/// # Errors
+/// If the kernel cannot be read. The API server is asked until it answers.
+pub async fn recover(agent: &Agent) -> Result<()> {
+    while let Err(error) = agent.lease.renew().await {
+        warn!(%error, "the agent's Lease is not renewed yet");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    while let Err(error) = restore(agent).await {
+        warn!(%error, "cannot read records and blocks yet");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    agent.set_orphans(orphans(agent)?);
+    agent.adopt_all().await;
+    Ok(())
+}
+
 /// Reads blocks and records into the view. The Networks must be there already.
 ///
 /// # Errors
 /// If the API server cannot be read.
-pub async fn restore(agent: &Agent) -> Result<()> {
+async fn restore(agent: &Agent) -> Result<()> {
     let records = agent.records.list().await?;
     {
         let mut view = agent.view.lock();
@@ -104,7 +123,7 @@ pub async fn restore(agent: &Agent) -> Result<()> {
 ///
 /// # Errors
 /// If the kernel cannot be read.
-pub fn orphans(agent: &Agent) -> Result<BTreeMap<String, Vec<HostLink>>> {
+fn orphans(agent: &Agent) -> Result<BTreeMap<String, Vec<HostLink>>> {
     let links = agent.net.host_links()?;
     let view = agent.view.lock();
     let mut orphans: BTreeMap<String, Vec<HostLink>> = BTreeMap::new();

@@ -23,7 +23,7 @@ pub mod http;
 pub mod island;
 pub mod leader;
 pub mod lost;
-mod lost_nodes;
+pub mod lost_nodes;
 pub mod metrics;
 pub mod model;
 mod networks;

@@ -1,7 +1,7 @@
 //! Driver: records, blocks, Leases and `NodeNetworks` of nodes that are gone.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fairlead_crds::{IPBlock, IPBlockStatus, NodeNetwork, PodNetwork, names};
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1 as core;
 use kube::api::{DeleteParams, ListParams, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::api::{CallError, Caller, status_patch};
@@ -61,9 +62,9 @@ impl LostNodes {
         let mut nodes = self.with_records.clone();
         nodes.extend(view.offers.all().iter().map(|offer| offer.node.clone()));
         nodes.extend(view.blocks.all().iter().map(|block| block.node.clone()));
-        self.leases.observe(&held, &nodes, Instant::now());
+        self.leases.observe(&held, &nodes, Instant::now().into_std());
         for node in held.keys().chain(&nodes).collect::<BTreeSet<_>>() {
-            if !self.leases.is_silent(node, self.grace, Instant::now()) {
+            if !self.leases.is_silent(node, self.grace, Instant::now().into_std()) {
                 continue;
             }
             match self.clear(node, view).await {
@@ -270,10 +271,19 @@ fn until(block: &IPBlock, view: &View) -> Timestamp {
 
 impl Driver for LostNodes {
     async fn look(&mut self, view: &View) -> Option<Duration> {
+        self.look(view).await
+    }
+}
+
+impl LostNodes {
+    /// One look at all nodes whose agents are silent. Returns when to look again even if nothing changes.
+    pub async fn look(&mut self, view: &View) -> Option<Duration> {
         if view.is_uninstalling() {
             return None;
         }
-        if let Some(rest) = self.looked.and_then(|at| PAUSE.checked_sub(at.elapsed())) {
+        if let Some(rest) =
+            self.looked.and_then(|at| PAUSE.checked_sub(at.elapsed())).filter(|rest| !rest.is_zero())
+        {
             return Some(rest);
         }
         if let Err(error) = self.pass(view).await {

@@ -20,7 +20,7 @@ type Server = Handle<Request<Body>, Response<Body>>;
 fn driver(leads: bool) -> (LostNodes, Server) {
     let (service, server) = mock::pair::<Request<Body>, Response<Body>>();
     let leadership = Leadership::default();
-    leadership.set(leads.then(Instant::now));
+    leadership.set(leads.then(std::time::Instant::now));
     let caller = Caller {
         client: Client::new(service, "default"),
         metrics: Arc::new(Metrics::default()),
