@@ -17,6 +17,7 @@ pub mod fairlead;
 pub mod images;
 pub mod kubectl;
 pub mod layout;
+pub mod measure;
 pub mod netns;
 pub mod node;
 pub mod pki;
