@@ -10,8 +10,8 @@ mod world;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use fairlead_agent::net::Net;
 use fairlead_agent::net::kernel::Kernel;
+use fairlead_agent::net::{Namespace, Net, Place, Session};
 use fairlead_agent::plan::{self, Step, WantedInterface};
 
 use crate::world::{Pod, kernel, on_a_node, wanted, wanted_bridge};
@@ -53,26 +53,24 @@ fn main() {
 }
 
 fn attach(kernel: &Kernel, pod: &Pod, wanted: &[WantedInterface]) {
-    let namespace = kernel.open(&pod.path).expect("open");
-    let hosts: Vec<&str> = wanted.iter().map(|wanted| wanted.host.as_str()).collect();
-    let marker = format!("fairlead/v1;state=ready;uid=u;cookie={};hash=00000000", namespace.cookie);
-    let work = &mut |session: &mut dyn fairlead_agent::net::Session| {
-        let steps = plan::attach(wanted, &session.observe(&hosts).expect("observe")).expect("no conflict");
+    let places: Vec<Place<'_>> = wanted.iter().map(Place::from).collect();
+    let work = &mut |namespace: Namespace, session: &mut dyn Session| {
+        let marker = format!("fairlead/v1;state=ready;uid=u;cookie={};hash=00000000", namespace.cookie);
+        let steps = plan::attach(wanted, &session.observe(&places).expect("observe")).expect("no conflict");
         assert!(session.apply(&steps).failed.is_none());
-        let rest = plan::attach(wanted, &session.observe(&hosts).expect("observe")).expect("no conflict");
+        let rest = plan::attach(wanted, &session.observe(&places).expect("observe")).expect("no conflict");
         assert_eq!(rest, []);
-        assert!(session.apply(&[Step::SetMarker { marker: marker.clone() }]).failed.is_none());
+        assert!(session.apply(&[Step::SetMarker { marker }]).failed.is_none());
     };
-    kernel.enter(&namespace, work).expect("enter");
+    kernel.visit(&pod.path, work).expect("visit");
 }
 
 fn look(kernel: &Kernel, pod: &Pod, wanted: &[WantedInterface]) {
-    let namespace = kernel.open(&pod.path).expect("open");
-    let hosts: Vec<&str> = wanted.iter().map(|wanted| wanted.host.as_str()).collect();
-    let work = &mut |session: &mut dyn fairlead_agent::net::Session| {
-        assert_eq!(plan::attach(wanted, &session.observe(&hosts).expect("observe")), Ok(vec![]));
+    let places: Vec<Place<'_>> = wanted.iter().map(Place::from).collect();
+    let work = &mut |_, session: &mut dyn Session| {
+        assert_eq!(plan::attach(wanted, &session.observe(&places).expect("observe")), Ok(vec![]));
     };
-    kernel.enter(&namespace, work).expect("enter");
+    kernel.visit(&pod.path, work).expect("visit");
 }
 
 fn time<'a, const N: usize>(

@@ -7,7 +7,7 @@ use fairlead_crds::{IfName, Reason};
 use tracing::{debug, info};
 
 use crate::intent::Problem;
-use crate::net::{Net, NetError, Session};
+use crate::net::{Net, NetError, Place, Session};
 use crate::plan::{self, Observed, Step, WantedInterface};
 
 /// What is to be brought about in a pod's namespace.
@@ -65,13 +65,12 @@ pub fn alias_uid(alias: &str) -> Option<&str> {
 /// # Errors
 /// If the namespace cannot be opened, entered or looked at. What the kernel refuses otherwise is a problem in the result.
 pub fn run(net: &dyn Net, order: &Order, still: &(dyn Fn() -> bool + Sync)) -> Result<Brought, NetError> {
-    let namespace = net.open(&order.path)?;
-    let mut brought = Brought { cookie: namespace.cookie, nsid: namespace.nsid, ..Brought::default() };
-    let mut result = Ok(());
-    net.enter(&namespace, &mut |session| {
-        result = visit(session, order, still, &mut brought);
+    let mut done = Ok(Brought::default());
+    net.visit(&order.path, &mut |namespace, session| {
+        let mut brought = Brought { cookie: namespace.cookie, nsid: namespace.nsid, ..Brought::default() };
+        done = visit(session, order, still, &mut brought).map(|()| brought);
     })?;
-    result.map(|()| brought)
+    done
 }
 
 fn visit(
@@ -80,10 +79,10 @@ fn visit(
     still: &(dyn Fn() -> bool + Sync),
     brought: &mut Brought,
 ) -> Result<(), NetError> {
-    let hosts: Vec<&str> = order.wanted.iter().map(|interface| interface.host.as_str()).collect();
-    let observed = session.observe(&hosts)?;
+    let places: Vec<Place<'_>> = order.wanted.iter().map(Place::from).collect();
+    let observed = session.observe(&places)?;
     let steps = plan_all(order, &observed, brought);
-    let observed = if steps.is_empty() { observed } else { change(session, order, &steps, &hosts, brought)? };
+    let observed = if steps.is_empty() { observed } else { change(session, order, &steps, &places, brought)? };
     let there = |interface: &&WantedInterface| {
         plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty())
     };
@@ -112,7 +111,7 @@ fn change(
     session: &mut dyn Session,
     order: &Order,
     steps: &[Step],
-    hosts: &[&str],
+    places: &[Place<'_>],
     brought: &mut Brought,
 ) -> Result<Observed, NetError> {
     let repair = order.was_up_in == Some(brought.cookie);
@@ -120,7 +119,7 @@ fn change(
     if repair && !order.may_repair {
         let message = format!("something keeps changing the interfaces; left alone for a while: {first}");
         brought.problems.push(Problem::new(Reason::Contested, message));
-        return session.observe(hosts);
+        return session.observe(places);
     }
     debug!(steps = %first, "changing the pod's interfaces");
     let report = session.apply(steps);
@@ -130,7 +129,7 @@ fn change(
     } else if repair {
         brought.repaired = Some(first);
     }
-    session.observe(hosts)
+    session.observe(places)
 }
 
 /// Sets the marker if everything promised is there; otherwise says why not. A ready marker is never taken back:

@@ -13,12 +13,11 @@ pub mod netlink;
 pub mod netns;
 pub mod selftest;
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use fairlead_crds::{IfName, Ip, Mac, Reason};
 
-use crate::plan::{HostLink, Observed, Step};
+use crate::plan::{HostLink, Observed, Step, WantedInterface};
 
 /// Why the kernel did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -49,15 +48,28 @@ pub enum NetError {
     NotOurs(String),
 }
 
-/// An open network namespace. The descriptor pins the namespace: keep it for one operation only.
-#[derive(Debug)]
+/// A sandbox's network namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
-    /// The namespace; none in the in-memory implementation.
-    pub fd: Option<OwnedFd>,
     /// `SO_NETNS_COOKIE`, unique per boot.
     pub cookie: u64,
     /// Its id as seen from the node's own namespace; assigned by us if it had none.
     pub nsid: i32,
+}
+
+/// Where to look for one interface of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// Name of the end on the node.
+    pub host: &'a str,
+    /// Name that the end in the pod has or shall have, if that is known.
+    pub link: Option<&'a str>,
+}
+
+impl<'a> From<&'a WantedInterface> for Place<'a> {
+    fn from(wanted: &'a WantedInterface) -> Self {
+        Self { host: &wanted.host, link: Some(wanted.name.as_str()) }
+    }
 }
 
 /// A bridge of the node as Networks want it.
@@ -95,9 +107,10 @@ pub struct BridgeProblem {
 /// What happened to a list of steps.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// How many were done, in order.
+    /// How many were done, in order, before one failed.
     pub done: usize,
-    /// The first that failed, with the reason; the rest was not tried.
+    /// The first that failed, with the reason. Those that were sent together with it may have been done, the
+    /// rest was not tried.
     pub failed: Option<(Step, NetError)>,
 }
 
@@ -122,11 +135,16 @@ pub enum HostEvent {
 
 /// The network of one node.
 pub trait Net: Send + Sync + 'static {
-    /// Opens a sandbox's namespace, reads its cookie and gives it an id if it has none.
+    /// Opens a sandbox's namespace, gives it an id if it has none, and runs `work` inside, on a thread that
+    /// enters it once; `work` cannot await. The namespace is not kept open afterwards.
     ///
     /// # Errors
-    /// [`NetError::NamespaceGone`] if the path is no namespace (any more).
-    fn open(&self, path: &Path) -> Result<Namespace, NetError>;
+    /// [`NetError::NamespaceGone`] if the path is no namespace (any more). Errors of `work` are its own.
+    fn visit(
+        &self,
+        path: &Path,
+        work: &mut (dyn FnMut(Namespace, &mut dyn Session) + Send),
+    ) -> Result<(), NetError>;
 
     /// Ids of all namespaces that have one as seen from the node's own, in ascending order. An id whose
     /// namespace is gone is not in it, until the kernel gives the lowest free one to another namespace.
@@ -134,16 +152,6 @@ pub trait Net: Send + Sync + 'static {
     /// # Errors
     /// If the kernel refuses.
     fn nsids(&self) -> Result<Vec<i32>, NetError>;
-
-    /// Runs `work` inside a namespace, on a thread that enters it once; `work` cannot await.
-    ///
-    /// # Errors
-    /// If the namespace cannot be entered. Errors of `work` are its own.
-    fn enter(
-        &self,
-        namespace: &Namespace,
-        work: &mut (dyn FnMut(&mut dyn Session) + Send),
-    ) -> Result<(), NetError>;
 
     /// Brings a bridge to what is wanted, or says why it cannot be. Writes nothing if it is there.
     ///
@@ -179,11 +187,12 @@ pub trait Net: Send + Sync + 'static {
 
 /// The inside of one namespace, together with the node's own.
 pub trait Session {
-    /// What is in the namespace, and which of the named host links exist.
+    /// Which of the host links exist, and what is in the namespace at their other ends and under the names
+    /// asked for. Of links that are not ours only that they are there is said, not what they carry.
     ///
     /// # Errors
-    /// If the kernel refuses a dump.
-    fn observe(&mut self, host_links: &[&str]) -> Result<Observed, NetError>;
+    /// If the kernel refuses to say.
+    fn observe(&mut self, places: &[Place<'_>]) -> Result<Observed, NetError>;
 
     /// Does the steps in order, up to the first that fails.
     fn apply(&mut self, steps: &[Step]) -> Report;

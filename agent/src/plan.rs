@@ -259,6 +259,11 @@ impl Observed {
         (link.name == interface.name.as_str() && link.mac == Some(interface.mac)).then_some((host, link))
     }
 
+    /// Index of the pod's end of a host link, if that end is in this namespace.
+    pub fn peer_of(&self, host: &str) -> Option<u32> {
+        self.host(host).filter(|host| host.peer_nsid == Some(self.nsid))?.peer_index
+    }
+
     fn host(&self, name: &str) -> Option<&HostLink> {
         self.host.iter().find(|host| host.name == name)
     }

@@ -17,7 +17,9 @@ use fairlead_crds::{IfName, Ip, Mac};
 use self::world::World;
 use super::bridge::Device;
 use super::devices::Devices;
-use super::{BridgeProblem, BridgeReady, Namespace, Net, NetError, Report, Session, WantedBridge, netns};
+use super::{
+    BridgeProblem, BridgeReady, Namespace, Net, NetError, Place, Report, Session, WantedBridge, netns,
+};
 use crate::plan::{HostLink, Observed, PodLink, Step};
 
 /// What was announced once.
@@ -98,7 +100,7 @@ impl Fake {
     pub fn look(&self, path: &Path) -> Option<Observed> {
         let world = self.world();
         let all: Vec<&str> = world.links.iter().map(|link| link.name.as_str()).collect();
-        world.observe(world.cookie(path)?, &all)
+        world.look(world.cookie(path)?, &all)
     }
 
     /// How many changes were made so far, successful ones only.
@@ -134,25 +136,20 @@ impl Fake {
 }
 
 impl Net for Fake {
-    fn open(&self, path: &Path) -> Result<Namespace, NetError> {
+    fn visit(
+        &self,
+        path: &Path,
+        work: &mut (dyn FnMut(Namespace, &mut dyn Session) + Send),
+    ) -> Result<(), NetError> {
         self.wait();
         let opened = self.world().open(path);
         let (cookie, nsid) = opened.ok_or_else(|| NetError::NamespaceGone(path.display().to_string()))?;
-        Ok(Namespace { fd: None, cookie, nsid })
+        work(Namespace { cookie, nsid }, &mut FakeSession { fake: self, cookie });
+        Ok(())
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
         Ok(self.world().nsids())
-    }
-
-    fn enter(
-        &self,
-        namespace: &Namespace,
-        work: &mut (dyn FnMut(&mut dyn Session) + Send),
-    ) -> Result<(), NetError> {
-        self.wait();
-        work(&mut FakeSession { fake: self, cookie: namespace.cookie });
-        Ok(())
     }
 
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
@@ -186,8 +183,8 @@ struct FakeSession<'a> {
 }
 
 impl Session for FakeSession<'_> {
-    fn observe(&mut self, host_links: &[&str]) -> Result<Observed, NetError> {
-        let observed = self.fake.world().observe(self.cookie, host_links);
+    fn observe(&mut self, places: &[Place<'_>]) -> Result<Observed, NetError> {
+        let observed = self.fake.world().observe(self.cookie, places);
         observed.ok_or_else(|| netns::system("observe the namespace", Errno::ENODEV))
     }
 

@@ -124,6 +124,25 @@ impl Kernel {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Runs `work` in the calling thread's namespace, a pod's.
+    fn inside(
+        &self,
+        host: &mut Socket,
+        fd: &OwnedFd,
+        path: &Path,
+        work: &mut (dyn FnMut(Namespace, &mut dyn Session) + Send),
+    ) -> Result<(), NetError> {
+        let pod = self.socket()?;
+        let cookie = pod.namespace_cookie()?;
+        if cookie == self.own_cookie {
+            return Err(NetError::NotOurs(format!("{}, the node's own network namespace,", path.display())));
+        }
+        let nsid = nsid(host, fd)?;
+        let mut session = PodSession::new(pod, host, fd.as_fd(), nsid, &self.sysctls);
+        work(Namespace { cookie, nsid }, &mut session);
+        Ok(())
+    }
+
     /// A socket of the calling thread's namespace.
     fn socket(&self) -> Result<Socket, NetError> {
         Socket::open(Arc::clone(&self.counters), self.deadline)
@@ -131,15 +150,14 @@ impl Kernel {
 }
 
 impl Net for Kernel {
-    fn open(&self, path: &Path) -> Result<Namespace, NetError> {
+    fn visit(
+        &self,
+        path: &Path,
+        work: &mut (dyn FnMut(Namespace, &mut dyn Session) + Send),
+    ) -> Result<(), NetError> {
         let fd = netns::open(path)?;
-        let nsid =
-            self.with_host(|socket| nsid(socket, &fd))?.map_err(|error| gone_if_no_namespace(error, path))?;
-        let cookie = netns::cookie(&fd)?;
-        if cookie == self.own_cookie {
-            return Err(NetError::NotOurs(format!("{}, the node's own network namespace,", path.display())));
-        }
-        Ok(Namespace { fd: Some(fd), cookie, nsid })
+        let inside = |host: &mut Socket| netns::run(fd.as_fd(), || self.inside(host, &fd, path, work));
+        self.with_host(inside)?.map_err(|error| gone_if_no_namespace(error, path))?
     }
 
     fn nsids(&self) -> Result<Vec<i32>, NetError> {
@@ -148,23 +166,6 @@ impl Net for Kernel {
         let mut nsids: Vec<_> = messages.into_iter().filter_map(id).filter(|id| *id >= 0).collect();
         nsids.sort_unstable();
         Ok(nsids)
-    }
-
-    fn enter(
-        &self,
-        namespace: &Namespace,
-        work: &mut (dyn FnMut(&mut dyn Session) + Send),
-    ) -> Result<(), NetError> {
-        let fd =
-            namespace.fd.as_ref().ok_or_else(|| NetError::NamespaceGone("without a descriptor".into()))?;
-        self.with_host(|host| {
-            netns::run(fd.as_fd(), || {
-                let mut session =
-                    PodSession::new(self.socket()?, host, fd.as_fd(), namespace.nsid, &self.sysctls);
-                work(&mut session);
-                Ok(())
-            })
-        })??
     }
 
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
@@ -219,7 +220,7 @@ fn id(message: RouteNetlinkMessage) -> Option<i32> {
 /// After an unmount the path is a plain file: to the kernel, no namespace.
 fn gone_if_no_namespace(error: NetError, path: &Path) -> NetError {
     match error {
-        NetError::Netlink { source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
+        NetError::System { source, .. } if source.raw_os_error() == Some(Errno::EINVAL as i32) => {
             NetError::NamespaceGone(path.display().to_string())
         }
         error => error,

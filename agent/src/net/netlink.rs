@@ -5,20 +5,23 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netlink_packet_core::{
-    DefaultNla, Emitable, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR,
-    NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NetlinkMessage, NlasIterator,
-    ParseableParametrized,
+    DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::NetError;
+use self::answer::{Answers, Dumped};
+use super::{NetError, netns};
+
+pub use self::counters::{Counters, Counts};
+
+mod answer;
+mod counters;
 
 /// A dump is at most this many bytes per message (`NLMSG_GOODSIZE` and `max_recvmsg_len` in the kernel).
 const BUFFER: usize = 64 << 10;
@@ -26,45 +29,6 @@ const BUFFER: usize = 64 << 10;
 const DUMP_TRIES: usize = 20;
 /// `struct nlmsghdr`, linux/netlink.h.
 const HEADER: usize = 16;
-/// `NLMSGERR_ATTR_MSG`, linux/netlink.h.
-const ERROR_TEXT: u16 = 1;
-/// `nlmsghdr.nlmsg_flags` of a request that reads one object.
-const GET: u16 = NLM_F_REQUEST;
-
-/// How many requests were made to the kernel; shared by all sockets of one [`super::kernel::Kernel`].
-#[derive(Debug, Default)]
-pub struct Counters {
-    observe: AtomicU64,
-    change: AtomicU64,
-    sysctl: AtomicU64,
-}
-
-/// What [`Counters`] stood at.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Netlink requests that only read.
-    pub observe: u64,
-    /// Netlink requests that change something, successful or not.
-    pub change: u64,
-    /// Sysctls written.
-    pub sysctl: u64,
-}
-
-impl Counters {
-    /// The counts now.
-    pub fn read(&self) -> Counts {
-        Counts {
-            observe: self.observe.load(Ordering::Relaxed),
-            change: self.change.load(Ordering::Relaxed),
-            sysctl: self.sysctl.load(Ordering::Relaxed),
-        }
-    }
-
-    /// A sysctl is about to be written.
-    pub(super) fn count_sysctl(&self) {
-        self.sysctl.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// A refused or unanswered request.
 #[derive(Debug)]
@@ -84,6 +48,11 @@ impl Refusal {
     /// Whether the kernel gave this error number.
     pub fn is(&self, errno: nix::errno::Errno) -> bool {
         self.source.raw_os_error() == Some(errno as i32)
+    }
+
+    /// Whether the kernel did answer, but in a way that cannot be decoded.
+    pub fn is_unreadable(&self) -> bool {
+        self.source.kind() == io::ErrorKind::InvalidData
     }
 }
 
@@ -116,6 +85,14 @@ impl Socket {
         Ok(Self { inner, sequence: 0, deadline, counters, buffer: Vec::new(), broken: false })
     }
 
+    /// The cookie of the socket's namespace.
+    ///
+    /// # Errors
+    /// As [`netns::cookie`].
+    pub fn namespace_cookie(&self) -> Result<u64, NetError> {
+        netns::cookie(&self.inner)
+    }
+
     /// Whether the socket can be used for another request.
     pub fn is_sound(&self) -> bool {
         !self.broken
@@ -126,11 +103,44 @@ impl Socket {
     /// # Errors
     /// What the kernel answers, or that it did not in time.
     pub fn get(&mut self, request: RouteNetlinkMessage) -> Result<RouteNetlinkMessage, Refusal> {
-        self.counters.observe.fetch_add(1, Ordering::Relaxed);
-        let sequence = self.send(request, GET)?;
-        let mut answer = Answer::default();
-        self.collect(sequence, &mut answer, |answer| !answer.messages.is_empty())?;
-        answer.messages.pop().ok_or_else(|| unreadable().into())
+        self.one(Request::get(request))?.ok_or_else(|| unreadable().into())
+    }
+
+    /// Changes something and waits for the kernel's word that it is done. `flags` are `NLM_F_CREATE` and
+    /// `NLM_F_EXCL` or none.
+    ///
+    /// # Errors
+    /// What the kernel answers, or that it did not in time.
+    pub fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), Refusal> {
+        self.one(Request::change(request, flags)).map(drop)
+    }
+
+    fn one(&mut self, request: Request) -> Outcome {
+        self.batch(vec![request])?.pop().unwrap_or_else(|| Err(unreadable().into()))
+    }
+
+    /// Sends several requests in one message, and returns their outcomes in the same order. The kernel deals
+    /// with them in order, one after the other, and goes on after one that it refuses.
+    ///
+    /// # Errors
+    /// If the kernel did not answer all of them in time.
+    pub fn batch(&mut self, requests: Vec<Request>) -> Result<Vec<Outcome>, Refusal> {
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = Answers::to(self.sequence.wrapping_add(1), requests.len());
+        let mut bytes = Vec::new();
+        for Request { message, flags } in requests {
+            self.counters.count(flags & NLM_F_ACK != 0);
+            self.encode(message, flags, &mut bytes);
+        }
+        self.send(&bytes)?;
+        let end = Instant::now() + self.deadline;
+        while !answers.are_complete() {
+            self.receive_until(end)?;
+            answers.add(&self.buffer)?;
+        }
+        Ok(answers.into_outcomes())
     }
 
     /// Reads all objects of a kind. Starts again when the kernel says that they changed meanwhile. One that
@@ -141,53 +151,42 @@ impl Socket {
     /// What the kernel answers, or that it did not in time; `EINTR` if they never stop changing.
     pub fn dump(&mut self, request: &RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, Refusal> {
         for _ in 0..DUMP_TRIES {
-            self.counters.observe.fetch_add(1, Ordering::Relaxed);
-            let sequence = self.send(request.clone(), NLM_F_REQUEST | NLM_F_DUMP)?;
-            let mut answer = Answer::default();
-            self.collect(sequence, &mut answer, |_| false)?;
-            if !answer.interrupted {
-                return Ok(answer.messages);
+            self.counters.count(false);
+            let mut bytes = Vec::new();
+            self.encode(request.clone(), NLM_F_REQUEST | NLM_F_DUMP, &mut bytes);
+            self.send(&bytes)?;
+            let (mut dumped, end) = (Dumped::default(), Instant::now() + self.deadline);
+            while !dumped.add(&self.buffer, self.sequence)? {
+                self.receive_until(end)?;
+            }
+            if !dumped.interrupted {
+                return Ok(dumped.messages);
             }
         }
         Err(io::Error::from(io::ErrorKind::Interrupted).into())
     }
 
-    /// Changes something and waits for the kernel's word that it is done. `flags` are `NLM_F_CREATE` and
-    /// `NLM_F_EXCL` or none.
-    ///
-    /// # Errors
-    /// What the kernel answers, or that it did not in time.
-    pub fn change(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<(), Refusal> {
-        self.counters.change.fetch_add(1, Ordering::Relaxed);
-        let sequence = self.send(request, NLM_F_REQUEST | NLM_F_ACK | flags)?;
-        self.collect(sequence, &mut Answer::default(), |_| false)
-    }
-
-    fn send(&mut self, request: RouteNetlinkMessage, flags: u16) -> Result<u32, Refusal> {
+    /// Appends one message, which gets the next sequence number.
+    fn encode(&mut self, request: RouteNetlinkMessage, flags: u16, bytes: &mut Vec<u8>) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut message = NetlinkMessage::from(request);
         message.header.flags = flags;
         message.header.sequence_number = self.sequence;
         message.finalize();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.serialize(&mut bytes);
-        self.inner.send(&bytes, 0).inspect_err(|_| self.broken = true)?;
-        Ok(self.sequence)
+        let start = bytes.len();
+        bytes.resize(start + message.buffer_len().next_multiple_of(4), 0);
+        message.serialize(&mut bytes[start..]);
     }
 
-    /// Receives until the answer is complete, `enough`, or late.
-    fn collect(
-        &mut self,
-        sequence: u32,
-        answer: &mut Answer,
-        enough: fn(&Answer) -> bool,
-    ) -> Result<(), Refusal> {
-        let end = Instant::now() + self.deadline;
-        while Instant::now() < end {
-            self.receive()?;
-            if answer.add(&self.buffer, sequence)? || enough(answer) {
-                return Ok(());
-            }
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
+        self.buffer.clear();
+        self.inner.send(bytes, 0).inspect_err(|_| self.broken = true)?;
+        Ok(())
+    }
+
+    fn receive_until(&mut self, end: Instant) -> Result<(), Refusal> {
+        if Instant::now() < end {
+            return self.receive();
         }
         self.broken = true;
         Err(late())
@@ -223,76 +222,27 @@ fn open_socket(deadline: Duration) -> io::Result<netlink_sys::Socket> {
     Ok(socket)
 }
 
-/// What came back so far.
-#[derive(Default)]
-struct Answer {
-    messages: Vec<RouteNetlinkMessage>,
-    interrupted: bool,
+/// One request of a batch.
+#[derive(Debug)]
+pub struct Request {
+    message: RouteNetlinkMessage,
+    flags: u16,
 }
 
-impl Answer {
-    /// Takes in what was received; true when the kernel says that this was all.
-    fn add(&mut self, mut bytes: &[u8], sequence: u32) -> Result<bool, Refusal> {
-        while bytes.len() >= HEADER {
-            let frame = NetlinkBuffer::new_checked(bytes).map_err(|_| unreadable())?;
-            let length = usize::try_from(frame.length()).unwrap_or(usize::MAX);
-            // The answer to an earlier request that was given up.
-            if frame.sequence_number() == sequence && self.take(&frame)? {
-                return Ok(true);
-            }
-            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        }
-        Ok(false)
+impl Request {
+    /// Reads one object.
+    pub fn get(message: RouteNetlinkMessage) -> Self {
+        Self { message, flags: NLM_F_REQUEST }
     }
 
-    fn take(&mut self, frame: &NetlinkBuffer<&[u8]>) -> Result<bool, Refusal> {
-        self.interrupted |= frame.flags() & NLM_F_DUMP_INTR != 0;
-        match frame.message_type() {
-            NLMSG_ERROR => acknowledged(frame.payload(), frame.flags()).map(|()| true),
-            NLMSG_DONE => done(frame.payload()).map(|()| true),
-            kind => {
-                self.messages.extend(RouteNetlinkMessage::parse_with_param(frame.payload(), kind).ok());
-                Ok(false)
-            }
-        }
+    /// Changes something. `flags` are `NLM_F_CREATE` and `NLM_F_EXCL` or none.
+    pub fn change(message: RouteNetlinkMessage, flags: u16) -> Self {
+        Self { message, flags: NLM_F_REQUEST | NLM_F_ACK | flags }
     }
 }
 
-fn acknowledged(payload: &[u8], flags: u16) -> Result<(), Refusal> {
-    match code(payload).ok_or_else(unreadable)? {
-        0 => Ok(()),
-        code => {
-            let text = error_text(payload.get(4..).unwrap_or_default(), flags);
-            Err(Refusal { source: io::Error::from_raw_os_error(code.saturating_neg()), text })
-        }
-    }
-}
-
-/// A dump that fails says so in its last message.
-fn done(payload: &[u8]) -> Result<(), Refusal> {
-    match code(payload) {
-        Some(code) if code < 0 => Err(io::Error::from_raw_os_error(code.saturating_neg()).into()),
-        _ => Ok(()),
-    }
-}
-
-/// The negative error number that an acknowledgement starts with.
-fn code(payload: &[u8]) -> Option<i32> {
-    Some(i32::from_ne_bytes(payload.get(..4)?.try_into().ok()?))
-}
-
-/// The kernel's extended message: attributes after the header of the request that is being answered.
-fn error_text(echoed: &[u8], flags: u16) -> Option<String> {
-    if flags & NLM_F_ACK_TLVS == 0 {
-        return None;
-    }
-    let request = u32::from_ne_bytes(echoed.get(..4)?.try_into().ok()?);
-    let skip = if flags & NLM_F_CAPPED == 0 { usize::try_from(request).ok()? } else { HEADER };
-    let attributes = echoed.get(skip.next_multiple_of(4)..)?;
-    let text = NlasIterator::new(attributes).flatten().find(|nla| nla.kind() == ERROR_TEXT)?;
-    let text = String::from_utf8_lossy(text.value()).trim_end_matches('\0').to_owned();
-    Some(text).filter(|text| !text.is_empty())
-}
+/// What the kernel says to one request: the object that was read, or nothing to a change.
+pub type Outcome = Result<Option<RouteNetlinkMessage>, Refusal>;
 
 fn late() -> Refusal {
     io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer in time").into()
@@ -307,85 +257,4 @@ pub(super) fn nested(kind: u16, attributes: &[DefaultNla]) -> DefaultNla {
     let mut bytes = vec![0; attributes.buffer_len()];
     attributes.emit(&mut bytes);
     DefaultNla::new(kind, bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
-        let length = u32::try_from(HEADER + payload.len()).unwrap();
-        let mut bytes = length.to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(flags.to_ne_bytes());
-        bytes.extend(sequence.to_ne_bytes());
-        bytes.extend(0_u32.to_ne_bytes());
-        bytes.extend(payload);
-        bytes
-    }
-
-    fn refusal(request: &[u8], flags: u16, text: &str) -> Vec<u8> {
-        let mut payload = (-22_i32).to_ne_bytes().to_vec();
-        payload.extend(request);
-        let nla = nested(ERROR_TEXT, &[]);
-        let mut attribute = vec![0; nla.buffer_len()];
-        DefaultNla::new(ERROR_TEXT, format!("{text}\0").into_bytes()).emit({
-            attribute.resize(4 + (text.len() + 1).next_multiple_of(4), 0);
-            &mut attribute
-        });
-        payload.extend(attribute);
-        message(NLMSG_ERROR, flags, 7, &payload)
-    }
-
-    #[test]
-    fn the_kernels_own_words_come_with_the_error() {
-        let request = message(16, 5, 7, &[1; 20]);
-        for (echoed, flags) in
-            [(&request[..HEADER], NLM_F_CAPPED | NLM_F_ACK_TLVS), (&request[..], NLM_F_ACK_TLVS)]
-        {
-            let bytes = refusal(echoed, flags, "mtu less than device minimum");
-            let error = Answer::default().add(&bytes, 7).unwrap_err();
-            assert_eq!(error.source.raw_os_error(), Some(22));
-            assert_eq!(error.text.as_deref(), Some("mtu less than device minimum"));
-        }
-    }
-
-    #[test]
-    fn an_error_without_words_has_none() {
-        let error =
-            Answer::default().add(&refusal(&[0; HEADER], NLM_F_CAPPED, "not announced"), 7).unwrap_err();
-        assert_eq!(error.text, None);
-    }
-
-    #[test]
-    fn an_acknowledgement_ends_the_answer() {
-        let mut payload = 0_i32.to_ne_bytes().to_vec();
-        payload.extend([0; HEADER]);
-        assert!(Answer::default().add(&message(NLMSG_ERROR, 0, 7, &payload), 7).unwrap());
-    }
-
-    #[test]
-    fn a_late_answer_to_another_request_is_passed_over() {
-        let mut payload = (-1_i32).to_ne_bytes().to_vec();
-        payload.extend([0; HEADER]);
-        assert!(!Answer::default().add(&message(NLMSG_ERROR, 0, 6, &payload), 7).unwrap());
-    }
-
-    #[test]
-    fn a_dump_says_that_it_was_overtaken_or_failed() {
-        let mut answer = Answer::default();
-        assert!(answer.add(&message(NLMSG_DONE, NLM_F_DUMP_INTR, 7, &0_i32.to_ne_bytes()), 7).unwrap());
-        assert!(answer.interrupted);
-        let failed = message(NLMSG_DONE, 0, 7, &(-22_i32).to_ne_bytes());
-        assert_eq!(Answer::default().add(&failed, 7).unwrap_err().source.raw_os_error(), Some(22));
-    }
-
-    #[test]
-    fn a_message_cut_short_is_an_error_and_not_a_loop() {
-        let mut bytes = message(16, 0, 7, &[0; 8]);
-        bytes[0] = 200;
-        assert!(Answer::default().add(&bytes, 7).is_err());
-        bytes[0] = 0;
-        assert!(Answer::default().add(&bytes, 7).is_err());
-    }
 }

@@ -83,17 +83,16 @@ fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetError> 
 /// `ENOPROTOOPT` on a kernel older than 5.14.
 pub fn own_cookie() -> Result<u64, NetError> {
     let probe = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None);
-    probe
-        .and_then(|probe| getsockopt(&probe, NetnsCookie))
-        .map_err(|errno| system("read the namespace's cookie (Linux 5.14 or later)", errno))
+    probe.map_err(|errno| system("make a socket", errno)).and_then(|probe| cookie(&probe))
 }
 
-/// The cookie of a namespace.
+/// The cookie of the namespace that a socket was made in.
 ///
 /// # Errors
-/// As [`run`] and [`own_cookie`].
-pub fn cookie(namespace: &impl AsFd) -> Result<u64, NetError> {
-    run(namespace.as_fd(), own_cookie)?
+/// As [`own_cookie`].
+pub fn cookie(socket: &impl AsFd) -> Result<u64, NetError> {
+    getsockopt(socket, NetnsCookie)
+        .map_err(|errno| system("read the namespace's cookie (Linux 5.14 or later)", errno))
 }
 
 /// The kernel's id of this boot. Cookies and namespace ids of another boot mean nothing.

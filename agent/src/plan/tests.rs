@@ -48,7 +48,7 @@ fn node() -> (Fake, u32, u32) {
     let fake = Fake::new(&[]);
     for path in [OLD, POD] {
         fake.add_namespace(path);
-        fake.open(Path::new(path)).unwrap();
+        fake.visit(Path::new(path), &mut |_, _| ()).unwrap();
     }
     let (one, two) = (bridge(&fake, "br-one"), bridge(&fake, "br-two"));
     (fake, one, two)
@@ -61,8 +61,7 @@ fn observe(fake: &Fake, path: &str) -> Observed {
 /// Observe, plan, apply once. What was done.
 fn run(fake: &Fake, path: &str, wanted: &[WantedInterface]) -> Result<Vec<Step>, Conflict> {
     let steps = attach(wanted, &observe(fake, path))?;
-    let namespace = fake.open(Path::new(path)).unwrap();
-    fake.enter(&namespace, &mut |session| {
+    fake.visit(Path::new(path), &mut |_, session| {
         let report = session.apply(&steps);
         assert!(report.failed.is_none(), "{:?} of {steps:#?}", report.failed);
     })

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 use super::{Agent, RoundError};
 use crate::ipam;
 use crate::model::{Pod, Record};
-use crate::net::NetError;
+use crate::net::{NetError, Place};
 use crate::plan::{HostLink, Observed, PodLink};
 
 impl Agent {
@@ -90,10 +90,9 @@ impl Agent {
         };
         let names: Vec<String> = links.iter().map(|link| link.name.clone()).collect();
         let observed = self.on_kernel(move |net| {
-            let namespace = net.open(&path)?;
+            let places: Vec<Place<'_>> = names.iter().map(|host| Place { host, link: None }).collect();
             let mut observed = Err(NetError::NamespaceGone(path.display().to_string()));
-            let hosts: Vec<&str> = names.iter().map(String::as_str).collect();
-            net.enter(&namespace, &mut |session| observed = session.observe(&hosts))?;
+            net.visit(&path, &mut |_, session| observed = session.observe(&places))?;
             observed
         });
         observed.await.map(Some)

@@ -35,12 +35,12 @@ fn announce(
     cookie: u64,
     interfaces: &[WantedInterface],
 ) -> Result<(), NetError> {
-    let namespace = net.open(path)?;
-    if namespace.cookie != cookie {
-        return Err(NetError::NamespaceGone(path.display().to_string()));
-    }
     let mut result = Ok(());
-    net.enter(&namespace, &mut |session| {
+    net.visit(path, &mut |namespace, session| {
+        if namespace.cookie != cookie {
+            result = Err(NetError::NamespaceGone(path.display().to_string()));
+            return;
+        }
         for interface in interfaces {
             let addresses: Vec<Ip> = interface.addresses.iter().map(|address| Ip(address.addr())).collect();
             if let Err(error) = session.announce(&interface.name, interface.mac, &addresses) {

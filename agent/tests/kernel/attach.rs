@@ -5,7 +5,7 @@ use fairlead_agent::plan::{self, Conflict, Step, WantedInterface};
 use fairlead_crds::marker::MAX_LEN;
 use fairlead_crds::names;
 
-use crate::world::{Pod, attach, in_session, ip, kernel, on_a_node, wanted, wanted_bridge};
+use crate::world::{Pod, attach, in_session, ip, kernel, on_a_node, open, places, wanted, wanted_bridge};
 
 #[test]
 fn addresses_are_usable_at_once_in_both_families() {
@@ -136,12 +136,13 @@ fn links_of_others_are_a_conflict_and_never_touched() {
         let before = pod.ip("-d link");
         let wanted = wanted("u1", 1, bridge);
         // The first open gives the namespace its id.
-        kernel.open(&pod.path).unwrap();
+        open(&kernel, &pod.path).unwrap();
         let changes = kernel.counters().change;
         for name in ["net1", "eth0", "other"] {
             let wanted = WantedInterface { name: name.parse().unwrap(), ..wanted.clone() };
             let conflict = in_session(&kernel, &pod, |session| {
-                plan::attach(std::slice::from_ref(&wanted), &session.observe(&[&wanted.host]).unwrap())
+                let wanted = std::slice::from_ref(&wanted);
+                plan::attach(wanted, &session.observe(&places(wanted)).unwrap())
             });
             assert_eq!(conflict, Err(Conflict::NameTaken(name.parse().unwrap())));
         }
@@ -290,6 +291,7 @@ fn a_refused_step_is_named_with_the_kernels_words_and_the_rest_is_not_tried() {
         let steps = [
             Step::LinkUp { link: link.clone() },
             Step::AddRoute { link: link.clone(), route: route("172.16.0.1") },
+            Step::DeleteAddress { link: link.clone(), address: "10.20.0.1/24".parse().unwrap() },
             Step::AddRoute { link, route: route("10.20.0.254") },
         ];
         let report = in_session(&kernel, &pod, |session| session.apply(&steps));
@@ -298,7 +300,7 @@ fn a_refused_step_is_named_with_the_kernels_words_and_the_rest_is_not_tried() {
         assert_eq!(step, steps[1]);
         let text = error.to_string();
         assert!(text.contains("10.98.0.0/16") && text.contains("Nexthop has invalid gateway"), "{text}");
-        assert!(!pod.ip("route").contains("10.98"));
+        assert!(!pod.ip("route").contains("10.98") && pod.ip("addr show net1").contains("10.20.0.1/24"));
     });
 }
 

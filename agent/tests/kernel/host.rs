@@ -9,16 +9,16 @@ use fairlead_crds::names;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::world::{Pod, attach, ip, kernel, on_a_node, wanted, wanted_bridge};
+use crate::world::{Pod, attach, ip, kernel, on_a_node, open, wanted, wanted_bridge};
 
 #[test]
 fn a_namespace_has_one_cookie_and_one_id() {
     on_a_node(|| {
         let kernel = kernel(&[]);
         let (one, two) = (Pod::new(), Pod::new());
-        let first = kernel.open(&one.path).unwrap();
-        let again = kernel.open(&one.path).unwrap();
-        let other = kernel.open(&two.path).unwrap();
+        let first = open(&kernel, &one.path).unwrap();
+        let again = open(&kernel, &one.path).unwrap();
+        let other = open(&kernel, &two.path).unwrap();
         assert_eq!((first.cookie, first.nsid), (again.cookie, again.nsid));
         assert_ne!(first.cookie, other.cookie);
         assert_ne!(first.nsid, other.nsid);
@@ -32,9 +32,9 @@ fn the_id_of_a_namespace_goes_with_it_and_does_not_keep_it_alive() {
     on_a_node(|| {
         let kernel = kernel(&[]);
         let pod = Pod::new();
-        let (path, nsid) = (pod.path.clone(), kernel.open(&pod.path).unwrap().nsid);
+        let (path, nsid) = (pod.path.clone(), open(&kernel, &pod.path).unwrap().nsid);
         drop(pod);
-        assert!(matches!(kernel.open(&path), Err(NetError::NamespaceGone(_))));
+        assert!(matches!(open(&kernel, &path), Err(NetError::NamespaceGone(_))));
         let gone = || !kernel.nsids().unwrap().contains(&nsid);
         assert!((0..200).any(|_| gone() || {
             std::thread::sleep(Duration::from_millis(10));
@@ -47,12 +47,12 @@ fn the_id_of_a_namespace_goes_with_it_and_does_not_keep_it_alive() {
 fn a_path_that_is_not_a_namespace_any_more_is_gone() {
     on_a_node(|| {
         let kernel = kernel(&[]);
-        let missing = kernel.open(Path::new("/run/netns/fairlead no such")).unwrap_err();
+        let missing = open(&kernel, Path::new("/run/netns/fairlead no such")).unwrap_err();
         assert!(matches!(missing, NetError::NamespaceGone(_)), "{missing}");
         // What an unmount leaves behind.
         let file = std::env::temp_dir().join(format!("fairlead-empty-{}", std::process::id()));
         std::fs::File::create(&file).unwrap();
-        let unmounted = kernel.open(&file).unwrap_err();
+        let unmounted = open(&kernel, &file).unwrap_err();
         std::fs::remove_file(&file).unwrap();
         assert!(matches!(unmounted, NetError::NamespaceGone(_)), "{unmounted}");
     });
@@ -61,7 +61,7 @@ fn a_path_that_is_not_a_namespace_any_more_is_gone() {
 #[test]
 fn the_nodes_own_namespace_is_never_taken_for_a_pods() {
     on_a_node(|| {
-        let error = kernel(&[]).open(Path::new("/proc/thread-self/ns/net")).unwrap_err();
+        let error = open(&kernel(&[]), Path::new("/proc/thread-self/ns/net")).unwrap_err();
         assert!(matches!(error, NetError::NotOurs(_)), "{error}");
     });
 }

@@ -3,24 +3,22 @@
 
 use std::path::Path;
 
-use fairlead_agent::net::Net;
 use fairlead_agent::net::fake::Fake;
+use fairlead_agent::net::{Net, Session};
 use fairlead_agent::plan::{self, PodLink, WantedInterface};
 use fairlead_crds::network::Route;
 
-use crate::world::{Pod, attach, kernel, on_a_node, wanted, wanted_bridge};
+use crate::world::{Pod, attach, kernel, on_a_node, places, wanted, wanted_bridge};
 
 const PATH: &str = "/run/netns/pod";
 
 fn pass(fake: &Fake, wanted: &[WantedInterface]) -> Vec<plan::Step> {
-    let namespace = fake.open(Path::new(PATH)).unwrap();
     let mut done = Vec::new();
-    let hosts: Vec<&str> = wanted.iter().map(|wanted| wanted.host.as_str()).collect();
-    let work = &mut |session: &mut dyn fairlead_agent::net::Session| {
-        done = plan::attach(wanted, &session.observe(&hosts).unwrap()).unwrap();
+    let work = &mut |_, session: &mut dyn Session| {
+        done = plan::attach(wanted, &session.observe(&places(wanted)).unwrap()).unwrap();
         assert!(session.apply(&done).failed.is_none(), "{done:?}");
     };
-    fake.enter(&namespace, work).unwrap();
+    fake.visit(Path::new(PATH), work).unwrap();
     done
 }
 

@@ -4,13 +4,13 @@
 use std::env;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use fairlead_agent::net::kernel::{Config, Kernel};
-use fairlead_agent::net::{BridgeReady, Net, Session, WantedBridge, netns};
+use fairlead_agent::net::{BridgeReady, Namespace, Net, NetError, Place, Session, WantedBridge, netns};
 use fairlead_agent::plan::{self, WantedInterface};
 use fairlead_crds::names;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -142,17 +142,27 @@ pub fn in_session<T: Send>(
     pod: &Pod,
     mut work: impl FnMut(&mut dyn Session) -> T + Send,
 ) -> T {
-    let namespace = kernel.open(&pod.path).expect("open");
     let mut out = None;
-    kernel.enter(&namespace, &mut |session| out = Some(work(session))).expect("enter");
+    kernel.visit(&pod.path, &mut |_, session| out = Some(work(session))).expect("visit");
     out.expect("the work was done")
+}
+
+/// Opens a namespace, which gives it an id.
+pub fn open(kernel: &Kernel, path: &Path) -> Result<Namespace, NetError> {
+    let mut found = None;
+    kernel.visit(path, &mut |namespace, _| found = Some(namespace))?;
+    Ok(found.expect("the work was done"))
+}
+
+/// Where to look for interfaces.
+pub fn places(wanted: &[WantedInterface]) -> Vec<Place<'_>> {
+    wanted.iter().map(Place::from).collect()
 }
 
 /// Observe, plan, apply: what the agent does. Returns the steps.
 pub fn attach(kernel: &Kernel, pod: &Pod, wanted: &[WantedInterface]) -> Vec<plan::Step> {
     in_session(kernel, pod, |session| {
-        let hosts: Vec<&str> = wanted.iter().map(|wanted| wanted.host.as_str()).collect();
-        let observed = session.observe(&hosts).expect("observe");
+        let observed = session.observe(&places(wanted)).expect("observe");
         let steps = plan::attach(wanted, &observed).expect("no conflict");
         let report = session.apply(&steps);
         assert!(report.failed.is_none(), "{:?}", report.failed);

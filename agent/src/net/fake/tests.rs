@@ -22,10 +22,15 @@ fn create(bridge: u32) -> Step {
 }
 
 fn apply(fake: &Fake, path: &str, steps: &[Step]) -> Report {
-    let namespace = fake.open(Path::new(path)).unwrap();
     let mut report = Report::default();
-    fake.enter(&namespace, &mut |session| report = session.apply(steps)).unwrap();
+    fake.visit(Path::new(path), &mut |_, session| report = session.apply(steps)).unwrap();
     report
+}
+
+fn open(fake: &Fake, path: &str) -> Result<Namespace, NetError> {
+    let mut found = None;
+    fake.visit(Path::new(path), &mut |namespace, _| found = Some(namespace))?;
+    Ok(found.unwrap())
 }
 
 #[test]
@@ -35,13 +40,13 @@ fn a_namespace_that_goes_takes_its_pairs_along_and_frees_its_id() {
     let (first, second) = (fake.add_namespace(ONE), fake.add_namespace(TWO));
     assert_ne!(first, second);
     assert!(apply(&fake, ONE, &[create(bridge)]).failed.is_none());
-    assert_eq!(fake.open(Path::new(TWO)).unwrap().nsid, 1);
+    assert_eq!(open(&fake, TWO).unwrap().nsid, 1);
     fake.remove_namespace(Path::new(ONE));
     assert_eq!(fake.host_links().unwrap(), []);
     assert_eq!(fake.nsids().unwrap(), [1]);
-    assert!(matches!(fake.open(Path::new(ONE)), Err(NetError::NamespaceGone(_))));
+    assert!(matches!(open(&fake, ONE), Err(NetError::NamespaceGone(_))));
     fake.add_namespace(ONE);
-    assert_eq!(fake.open(Path::new(ONE)).unwrap().nsid, 0, "the lowest free id, as Linux does");
+    assert_eq!(open(&fake, ONE).unwrap().nsid, 0, "the lowest free id, as Linux does");
 }
 
 #[test]
@@ -51,7 +56,7 @@ fn a_hidden_namespace_still_has_its_links() {
     fake.add_namespace(ONE);
     apply(&fake, ONE, &[create(bridge)]);
     fake.hide_namespace(Path::new(ONE));
-    assert!(fake.open(Path::new(ONE)).is_err());
+    assert!(open(&fake, ONE).is_err());
     assert_eq!((fake.host_links().unwrap().len(), fake.nsids().unwrap().len()), (1, 1));
     fake.delete_host_links(&["fl0123456789".to_owned()]).unwrap();
     assert_eq!(fake.host_links().unwrap(), []);
@@ -61,9 +66,38 @@ fn a_hidden_namespace_still_has_its_links() {
 fn a_work_in_a_namespace_that_went_meanwhile_fails() {
     let fake = Fake::new(&[]);
     fake.add_namespace(ONE);
-    let namespace = fake.open(Path::new(ONE)).unwrap();
-    fake.remove_namespace(Path::new(ONE));
-    fake.enter(&namespace, &mut |session| assert!(session.observe(&[]).is_err())).unwrap();
+    let work = &mut |_, session: &mut dyn Session| {
+        fake.remove_namespace(Path::new(ONE));
+        assert!(session.observe(&[]).is_err());
+    };
+    fake.visit(Path::new(ONE), work).unwrap();
+}
+
+#[test]
+fn a_session_sees_what_it_asks_for_and_of_others_only_that_they_are_there() {
+    let fake = Fake::new(&[]);
+    fake.add_namespace(ONE);
+    let bridge = fake.ensure_bridge(&wanted(None)).unwrap().index;
+    apply(&fake, ONE, &[create(bridge)]);
+    fake.edit_pod(Path::new(ONE), |links| {
+        let other = |name: &str, index| PodLink {
+            name: name.into(),
+            index,
+            addresses: vec!["192.0.2.1/32".parse().unwrap()],
+            ..links[0].clone()
+        };
+        let others = [other("eth0", 7), other("eth1", 8)];
+        links.extend(others);
+    });
+    let seen = |places: &[Place<'_>]| {
+        let mut seen = Vec::new();
+        fake.visit(Path::new(ONE), &mut |_, session| seen = session.observe(places).unwrap().links).unwrap();
+        seen.into_iter().map(|link| (link.name, link.addresses.len())).collect::<Vec<_>>()
+    };
+    let place = |host, link| Place { host, link };
+    assert_eq!(seen(&[]), []);
+    assert_eq!(seen(&[place("fl0123456789", None)]), [("net1".to_owned(), 0)]);
+    assert_eq!(seen(&[place("flffffffffff", Some("eth0"))]), [("eth0".to_owned(), 0)]);
 }
 
 #[test]
@@ -105,8 +139,7 @@ fn an_announcement_is_remembered() {
     fake.add_namespace(ONE);
     let bridge = fake.ensure_bridge(&wanted(None)).unwrap().index;
     apply(&fake, ONE, &[create(bridge)]);
-    let namespace = fake.open(Path::new(ONE)).unwrap();
-    fake.enter(&namespace, &mut |session| {
+    fake.visit(Path::new(ONE), &mut |_, session| {
         session.announce(&"net1".parse().unwrap(), Mac([2; 6]), &[]).unwrap();
         assert!(session.announce(&"net2".parse().unwrap(), Mac([2; 6]), &[]).is_err());
     })

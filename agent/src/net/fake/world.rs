@@ -11,7 +11,7 @@ use fairlead_crds::{Cidr, IfName, Mac, Reason, names};
 
 use super::super::bridge::{self, Change, Device, Facts};
 use super::super::devices::Devices;
-use super::super::{BridgeProblem, BridgeReady, NetError, WantedBridge, netns};
+use super::super::{BridgeProblem, BridgeReady, NetError, Place, WantedBridge, netns};
 use super::{Announcement, Refused};
 use crate::plan::{HostLink, Observed, PodLink, Step};
 
@@ -104,7 +104,29 @@ impl World {
         nsids
     }
 
-    pub fn observe(&self, cookie: u64, host_links: &[&str]) -> Option<Observed> {
+    /// As a session sees it: links that nobody asked for are left out, and of others only that they are there.
+    pub fn observe(&self, cookie: u64, places: &[Place<'_>]) -> Option<Observed> {
+        let hosts: Vec<&str> = places.iter().map(|place| place.host).collect();
+        let mut observed = self.look(cookie, &hosts)?;
+        let is_peer = |link: &PodLink| {
+            observed.host.iter().any(|host| {
+                (host.peer_nsid, host.peer_index) == (Some(observed.nsid), Some(link.index))
+            })
+        };
+        let (mut ours, others): (Vec<_>, Vec<_>) = observed.links.drain(..).partition(is_peer);
+        let asked = |link: &PodLink| places.iter().any(|place| place.link == Some(link.name.as_str()));
+        ours.extend(others.into_iter().filter(asked).map(|link| PodLink {
+            addresses: Vec::new(),
+            ours: Vec::new(),
+            routes: Vec::new(),
+            ..link
+        }));
+        observed.links = ours;
+        Some(observed)
+    }
+
+    /// All links of a pod, and those of the host links that there are.
+    pub fn look(&self, cookie: u64, host_links: &[&str]) -> Option<Observed> {
         let pod = self.pods.get(&cookie)?;
         let asked = |link: &&HostLink| host_links.contains(&link.name.as_str());
         Some(Observed {

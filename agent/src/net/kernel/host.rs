@@ -2,21 +2,36 @@
 
 use std::collections::BTreeSet;
 
+use netlink_packet_route::RouteNetlinkMessage;
 use nix::errno::Errno;
 
 use super::super::NetError;
-use super::super::netlink::Socket;
+use super::super::netlink::{Refusal, Request, Socket};
 use super::link::{DOOMED, Link};
 use super::request;
 use crate::plan::HostLink;
 
 /// A link of the socket's namespace by its name.
 pub(super) fn find(socket: &mut Socket, name: &str) -> Result<Option<Link>, NetError> {
-    match socket.get(request::get_link(name)) {
-        Ok(answer) => Ok(Link::from_answer(answer)),
-        Err(refusal) if refusal.is(Errno::ENODEV) => Ok(None),
-        Err(refusal) => Err(refusal.during(format!("read {name}"))),
+    Ok(find_all(socket, [request::get_link(name)])?.pop())
+}
+
+/// Those links of the socket's namespace that there are, of those that are asked for, all in one message. One
+/// that cannot be decoded counts as missing: a pod can put bytes that are no text into its links.
+pub(super) fn find_all(
+    socket: &mut Socket,
+    requests: impl IntoIterator<Item = RouteNetlinkMessage>,
+) -> Result<Vec<Link>, NetError> {
+    let reading = |refusal: Refusal| refusal.during("read links");
+    let mut links = Vec::new();
+    for outcome in socket.batch(requests.into_iter().map(Request::get).collect()).map_err(reading)? {
+        match outcome {
+            Ok(answer) => links.extend(answer.and_then(Link::from_answer)),
+            Err(refusal) if refusal.is(Errno::ENODEV) || refusal.is_unreadable() => {}
+            Err(refusal) => return Err(reading(refusal)),
+        }
     }
+    Ok(links)
 }
 
 /// All links of the socket's namespace.
@@ -76,7 +91,7 @@ fn unused_group(links: &[Link]) -> Option<u32> {
         .find(|group| !used.contains(group))
 }
 
-fn gone(result: Result<(), super::super::netlink::Refusal>, name: &str) -> Result<(), NetError> {
+fn gone(result: Result<(), Refusal>, name: &str) -> Result<(), NetError> {
     match result {
         Err(refusal) if !refusal.is(Errno::ENODEV) => Err(refusal.during(format!("delete {name}"))),
         _ => Ok(()),

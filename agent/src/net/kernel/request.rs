@@ -68,8 +68,8 @@ pub(super) fn create_veth(pair: &Pair<'_>) -> RouteNetlinkMessage {
 /// What the kernel ignores on create. `addrgenmode none` keeps IPv6 addresses off the host end: it gets its
 /// link-local one only with its carrier, which is after this. It needs no `accept_ra`: what comes in through
 /// a port goes to the bridge, never to the port's own IP.
-pub(super) fn finish_host_end(host: &str, alias: &str, ipv6: bool) -> RouteNetlinkMessage {
-    let mut message = named(host);
+pub(super) fn finish_host_end(index: u32, alias: &str, ipv6: bool) -> RouteNetlinkMessage {
+    let mut message = indexed(index);
     message.attributes.push(alias_attribute(alias));
     message.attributes.extend(ipv6.then(no_link_local));
     RouteNetlinkMessage::SetLink(message)
@@ -175,6 +175,12 @@ pub(super) fn delete_group(group: u32) -> RouteNetlinkMessage {
 
 pub(super) fn get_link(name: &str) -> RouteNetlinkMessage {
     let mut message = named(name);
+    message.attributes.push(without_statistics());
+    RouteNetlinkMessage::GetLink(message)
+}
+
+pub(super) fn get_link_at(index: u32) -> RouteNetlinkMessage {
+    let mut message = indexed(index);
     message.attributes.push(without_statistics());
     RouteNetlinkMessage::GetLink(message)
 }

@@ -152,7 +152,7 @@ proptest! {
         let eth0 = |path| observe(&fake, path).links.into_iter().find(|link| link.name == "eth0");
         let foreign_before = (eth0(OLD), eth0(POD));
 
-        fake.open(Path::new(POD)).unwrap();
+        fake.visit(Path::new(POD), &mut |_, _| ()).unwrap();
         // Routes of links that are not wanted any more go with their links, which is not this plan's business.
         let unwanted: Vec<String> = before.iter().map(|old| old.host.clone()).filter(|host| !after.iter().any(|new| new.host == *host)).collect();
         fake.delete_host_links(&unwanted).unwrap();
@@ -178,8 +178,7 @@ proptest! {
         let (fake, ..) = node();
         fake.fail_after(steps);
         let plan = attach(&after, &observe(&fake, POD)).unwrap();
-        let namespace = fake.open(Path::new(POD)).unwrap();
-        fake.enter(&namespace, &mut |session| {
+        fake.visit(Path::new(POD), &mut |_, session| {
             let report = session.apply(&plan);
             assert_eq!(report.done, plan.len().min(steps));
             assert_eq!(report.failed.is_some(), steps < plan.len());
