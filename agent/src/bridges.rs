@@ -92,11 +92,14 @@ impl Bridges {
         })
     }
 
-    /// Forgets what is known of a link: it changed.
-    pub fn forget(&self, link: &str) {
-        self.lock().retain(|name, known| {
+    /// Forgets what is known of a link: it changed. True if a bridge of ours is about it.
+    pub fn forget(&self, link: &str) -> bool {
+        let mut known = self.lock();
+        let before = known.len();
+        known.retain(|name, known| {
             name != link && known.wanted.uplink.as_ref().is_none_or(|uplink| uplink.as_str() != link)
         });
+        known.len() < before
     }
 
     /// Forgets everything.

@@ -82,7 +82,8 @@ fn visit(
     let places: Vec<Place<'_>> = order.wanted.iter().map(Place::from).collect();
     let observed = session.observe(&places)?;
     let steps = plan_all(order, &observed, brought);
-    let observed = if steps.is_empty() { observed } else { change(session, order, &steps, &places, brought)? };
+    let observed =
+        if steps.is_empty() { observed } else { change(session, order, &steps, &places, brought)? };
     let there = |interface: &&WantedInterface| {
         plan::attach(std::slice::from_ref(*interface), &observed).is_ok_and(|steps| steps.is_empty())
     };

@@ -27,8 +27,10 @@ pub async fn run(agent: Arc<Agent>, mut events: mpsc::Receiver<HostEvent>) {
                 }
             }
             HostEvent::Other { name } => {
-                agent.bridges.forget(&name);
-                agent.networks_changed.notify_one();
+                // Every pod's primary interface is a link that is none of our business.
+                if agent.bridges.forget(&name) {
+                    agent.networks_changed.notify_one();
+                }
             }
             HostEvent::Lost => {
                 warn!("the kernel dropped events; everything is looked at again");

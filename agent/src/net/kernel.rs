@@ -4,6 +4,7 @@
 //! kept. A pod's namespace is entered on a thread of its own, for one operation.
 
 mod bridges;
+mod delete;
 mod host;
 mod link;
 pub(super) mod probe;
@@ -138,7 +139,7 @@ impl Kernel {
             return Err(NetError::NotOurs(format!("{}, the node's own network namespace,", path.display())));
         }
         let nsid = nsid(host, fd)?;
-        let mut session = PodSession::new(pod, host, fd.as_fd(), nsid, &self.sysctls);
+        let mut session = PodSession::new(self, pod, host, fd.as_fd(), nsid);
         work(Namespace { cookie, nsid }, &mut session);
         Ok(())
     }
@@ -185,7 +186,7 @@ impl Net for Kernel {
     }
 
     fn delete_host_links(&self, names: &[String]) -> Result<(), NetError> {
-        self.with_host(|socket| host::delete(socket, names))?
+        self.with_host(|socket| self.delete(socket, names))?
     }
 }
 

@@ -7,9 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{
-    DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage,
-};
+use netlink_packet_core::{DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkMessage};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -25,6 +23,9 @@ mod counters;
 
 /// A dump is at most this many bytes per message (`NLMSG_GOODSIZE` and `max_recvmsg_len` in the kernel).
 const BUFFER: usize = 64 << 10;
+/// Requests in one message: the answers wait in the socket's receive buffer (`rmem_default`, 208 KiB), where one
+/// about a link takes about 5 KiB.
+const BATCH: usize = 16;
 /// How often a dump that was overtaken by a change is started again.
 const DUMP_TRIES: usize = 20;
 /// `struct nlmsghdr`, linux/netlink.h.
@@ -120,14 +121,21 @@ impl Socket {
     }
 
     /// Sends several requests in one message, and returns their outcomes in the same order. The kernel deals
-    /// with them in order, one after the other, and goes on after one that it refuses.
+    /// with them in order, one after the other, and goes on after one that it refuses. More than [`BATCH`] are
+    /// sent in parts, each after the answers to the one before.
     ///
     /// # Errors
     /// If the kernel did not answer all of them in time.
-    pub fn batch(&mut self, requests: Vec<Request>) -> Result<Vec<Outcome>, Refusal> {
-        if requests.is_empty() {
-            return Ok(Vec::new());
+    pub fn batch(&mut self, mut requests: Vec<Request>) -> Result<Vec<Outcome>, Refusal> {
+        let mut outcomes = Vec::with_capacity(requests.len());
+        while !requests.is_empty() {
+            let rest = requests.split_off(requests.len().min(BATCH));
+            outcomes.extend(self.exchange(std::mem::replace(&mut requests, rest))?);
         }
+        Ok(outcomes)
+    }
+
+    fn exchange(&mut self, requests: Vec<Request>) -> Result<Vec<Outcome>, Refusal> {
         let mut answers = Answers::to(self.sequence.wrapping_add(1), requests.len());
         let mut bytes = Vec::new();
         for Request { message, flags } in requests {

@@ -69,6 +69,24 @@ pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetErro
         .map_err(|errno| system("make a network namespace", errno))
 }
 
+/// Starts `work` in a namespace, on a thread of its own that nobody waits for; it learns whether the namespace was
+/// entered.
+///
+/// # Errors
+/// If the thread cannot be made.
+pub fn start(
+    namespace: BorrowedFd<'_>,
+    work: impl FnOnce(Result<(), NetError>) + Send + 'static,
+) -> Result<(), NetError> {
+    let failed = |source| NetError::System { action: "start a thread".into(), source };
+    let namespace = namespace.try_clone_to_owned().map_err(failed)?;
+    let enter = move || {
+        let entered = setns(namespace, CloneFlags::CLONE_NEWNET);
+        work(entered.map_err(|errno| system("enter the network namespace", errno)));
+    };
+    thread::Builder::new().name("netns".into()).spawn(enter).map(drop).map_err(failed)
+}
+
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, NetError> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("netns".into()).spawn_scoped(scope, work);

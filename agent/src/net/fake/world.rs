@@ -109,9 +109,10 @@ impl World {
         let hosts: Vec<&str> = places.iter().map(|place| place.host).collect();
         let mut observed = self.look(cookie, &hosts)?;
         let is_peer = |link: &PodLink| {
-            observed.host.iter().any(|host| {
-                (host.peer_nsid, host.peer_index) == (Some(observed.nsid), Some(link.index))
-            })
+            observed
+                .host
+                .iter()
+                .any(|host| (host.peer_nsid, host.peer_index) == (Some(observed.nsid), Some(link.index)))
         };
         let (mut ours, others): (Vec<_>, Vec<_>) = observed.links.drain(..).partition(is_peer);
         let asked = |link: &PodLink| places.iter().any(|place| place.link == Some(link.name.as_str()));

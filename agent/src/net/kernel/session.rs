@@ -13,8 +13,7 @@ use fairlead_crds::{Cidr, IfName, Ip, Mac};
 use super::super::netlink::Socket;
 use super::super::{NetError, Place, Report, Session, announce};
 use super::link::Link;
-use super::sysctl::Sysctls;
-use super::{host, request};
+use super::{Kernel, host, request};
 use crate::plan::{HostLink, Observed, PodLink, Step};
 
 mod apply;
@@ -29,11 +28,11 @@ const SETTLE_TRIES: u32 = 60;
 
 /// One operation in one pod's namespace.
 pub(super) struct PodSession<'a> {
+    kernel: &'a Kernel,
     pod: Socket,
     host: &'a mut Socket,
     namespace: BorrowedFd<'a>,
     nsid: i32,
-    sysctls: &'a Sysctls,
     /// Indexes of links in the pod, as far as known.
     indexes: BTreeMap<String, u32>,
 }
@@ -41,13 +40,13 @@ pub(super) struct PodSession<'a> {
 impl<'a> PodSession<'a> {
     /// `pod` and `namespace` are of the calling thread's namespace, `host` is of the node's.
     pub fn new(
+        kernel: &'a Kernel,
         pod: Socket,
         host: &'a mut Socket,
         namespace: BorrowedFd<'a>,
         nsid: i32,
-        sysctls: &'a Sysctls,
     ) -> Self {
-        Self { pod, host, namespace, nsid, sysctls, indexes: BTreeMap::new() }
+        Self { kernel, pod, host, namespace, nsid, indexes: BTreeMap::new() }
     }
 }
 
@@ -199,7 +198,7 @@ fn peers(observed: &Observed) -> Vec<u32> {
 
 /// Half a second in all. Usually the first is enough; with hundreds of pods at a time others may be first in
 /// the kernel's work queue.
-fn pauses() -> impl Iterator<Item = Duration> {
+pub(super) fn pauses() -> impl Iterator<Item = Duration> {
     (0..SETTLE_TRIES).map(|n| Duration::from_micros((50 << n.min(10)).min(10_000)))
 }
 

@@ -46,7 +46,7 @@ impl PodSession<'_> {
         match step {
             Step::DeleteHostLink { host } => {
                 self.indexes.clear();
-                host::delete(self.host, std::slice::from_ref(host))
+                self.kernel.delete(self.host, std::slice::from_ref(host))
             }
             Step::CreateVeth { host, bridge, link, mac, mtu, alias } => {
                 let namespace = self.namespace;
@@ -57,10 +57,10 @@ impl PodSession<'_> {
                 )
             }
             Step::JoinBridge { host, bridge, alias } => {
-                let ipv6 = self.sysctls.has_ipv6();
+                let ipv6 = self.kernel.sysctls.has_ipv6();
                 during(self.host.change(request::join_bridge(host, *bridge, alias, ipv6), 0), step)
             }
-            Step::SetSysctls { link, ipv6 } => self.sysctls.prepare(link.as_str(), *ipv6),
+            Step::SetSysctls { link, ipv6 } => self.kernel.sysctls.prepare(link.as_str(), *ipv6),
             Step::SetMtu { link, host, mtu } => {
                 let index = self.index(link)?;
                 during(self.pod.change(request::set_mtu(index, *mtu), 0), step)?;
@@ -85,7 +85,7 @@ impl PodSession<'_> {
         let host = read.and_then(Result::ok).flatten().and_then(Link::from_answer);
         let host = host.ok_or_else(|| netns::system(&step.to_string(), Errno::ENODEV))?;
         self.indexes.extend(host.peer.map(|index| (pair.link.to_string(), index)));
-        let ipv6 = pair.mtu >= IPV6_MIN_MTU && self.sysctls.has_ipv6();
+        let ipv6 = pair.mtu >= IPV6_MIN_MTU && self.kernel.sysctls.has_ipv6();
         during(self.host.change(request::finish_host_end(host.index, alias, ipv6), 0), step)
     }
 
@@ -150,14 +150,15 @@ mod tests {
     fn additions_to_one_link_are_sent_together_and_nothing_else() {
         let up = Step::LinkUp { link: "net1".parse().unwrap() };
         let (one, two) = (add("net1", "10.0.0.1/24"), add("net2", "10.0.0.2/24"));
-        let old = Step::DeleteAddress {
-            link: "net1".parse().unwrap(),
-            address: "10.0.0.3/24".parse().unwrap(),
-        };
+        let old =
+            Step::DeleteAddress { link: "net1".parse().unwrap(), address: "10.0.0.3/24".parse().unwrap() };
         let sysctls = Step::SetSysctls { link: "net1".parse().unwrap(), ipv6: true };
         assert!(go_together(&up, &one));
         assert!(!go_together(&one, &two), "another link");
-        assert!(!go_together(&one, &old) && !go_together(&old, &one), "the old one stays if the new one fails");
+        assert!(
+            !go_together(&one, &old) && !go_together(&old, &one),
+            "the old one stays if the new one fails"
+        );
         assert!(!go_together(&sysctls, &up) && !go_together(&sysctls, &sysctls), "sysctls are files");
     }
 }
