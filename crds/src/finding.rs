@@ -53,8 +53,12 @@ impl FindingCode {
             // A resource shrinks by being gone for some seconds; one taint changes at most every five.
             Self::ResourceDiffers | Self::ResourceTooSmall | Self::TaintDiffers => 15,
             // The garbage collector, the end of a sandbox, the repair of a link, the sweep of bridges.
-            Self::RecordLeaked | Self::AdmissionDiffers | Self::LinkDiffers | Self::MarkerDiffers => 10,
-            Self::LinkWithoutRecord | Self::LinkMissing => 10,
+            Self::RecordLeaked
+            | Self::AdmissionDiffers
+            | Self::LinkDiffers
+            | Self::MarkerDiffers
+            | Self::LinkWithoutRecord
+            | Self::LinkMissing => 10,
             // The agent looks at both every 30 s.
             Self::BridgeLeft | Self::HeldTooLong => 40,
             _ => 0,

@@ -42,6 +42,7 @@ pub mod taint;
 mod uninstall;
 pub mod view;
 pub mod waits;
+pub mod wanted;
 
-pub use args::Args;
+pub use args::{Args, Command};
 pub use run::run;

@@ -1,4 +1,5 @@
-//! What opens doors: the central controller and the gate in front of a pod's containers.
+//! What opens doors: the central controller and the gate in front of a pod's containers; and the audit of both.
 
+pub mod audit;
 pub mod controller;
 pub mod gate;

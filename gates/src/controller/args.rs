@@ -3,13 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use fairlead_crds::names;
 
 /// Admits networks, signals exhausted addresses to the scheduler, and clears up after nodes that are gone.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "fairlead-controller", version)]
 pub struct Args {
+    /// What to do instead of running the controller.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Address of /metrics, /healthz and /readyz.
     #[arg(long, env = "FAIRLEAD_LISTEN", default_value = "0.0.0.0:9475")]
     pub listen: SocketAddr,
@@ -17,7 +20,7 @@ pub struct Args {
     #[arg(long, env = "POD_NAME", default_value_t = default_identity())]
     pub identity: String,
     /// Prefix of the taint of an exhausted network; the network's name follows.
-    #[arg(long, env = "FAIRLEAD_TAINT_PREFIX", default_value = names::TAINT_PREFIX, value_parser = parse_prefix)]
+    #[arg(long, env = "FAIRLEAD_TAINT_PREFIX", default_value = names::TAINT_PREFIX, value_parser = parse_prefix, global = true)]
     pub taint_prefix: String,
     /// How long the Lease of a fenced node's agent must have been expired before its addresses are released, in seconds.
     #[arg(long, env = "FAIRLEAD_LOST_AFTER", default_value = "60", value_parser = parse_seconds)]
@@ -28,6 +31,13 @@ pub struct Args {
     /// Log one JSON object per line.
     #[arg(long, env = "FAIRLEAD_LOG_JSON", default_value_t = false, num_args = 0..=1, default_missing_value = "true")]
     pub log_json: bool,
+}
+
+/// What the controller's program does besides running the controller.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Says where objects of fairlead disagree, and writes nothing.
+    Audit(crate::audit::Args),
 }
 
 fn default_identity() -> String {
@@ -73,6 +83,15 @@ mod tests {
         let args = parse(&[]).unwrap();
         assert_eq!((args.listen.port(), args.taint_prefix.as_str()), (9475, "ip-exhausted.fairlead.dev/"));
         assert_eq!(args.lost_after, Duration::from_secs(60));
+    }
+
+    #[test]
+    fn an_audit_knows_the_prefix_of_taints_and_how_long_to_look() {
+        let args =
+            parse(&["audit", "--settle", "500ms", "--taint-prefix", "a.dev/x-", "-o", "json"]).unwrap();
+        let Some(Command::Audit(audit)) = args.command else { panic!("no audit") };
+        assert_eq!((audit.settle, args.taint_prefix.as_str()), (Duration::from_millis(500), "a.dev/x-"));
+        assert!(parse(&["audit", "--settle", "3"]).is_err() && parse(&["audit", "--settle", "1h"]).is_err());
     }
 
     #[test]

@@ -3,23 +3,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
-use fairlead_crds::{Network, names};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::{ListParams, PatchParams};
 use tracing::{debug, info, warn};
 
-use super::admit;
 use super::api::{CallError, Caller, json_patch};
 use super::metrics::{Kind, Verb};
-use super::model::{self, Node, NodeOffer};
+use super::model::{self, Node};
 use super::node_patch::{self, ResourceChange};
-use super::occupancy::{self, Claimed};
 use super::resource::{Offer, Step, Tracker};
 use super::run::Driver;
 use super::taint::{Changes, Facts, PAUSE};
 use super::view::View;
+use super::wanted::Wanted;
 
 /// Nodes whose pods are listed, and nodes that are patched, at one time.
 const PARALLEL: usize = 4;
@@ -45,59 +43,6 @@ struct Todo {
 /// What bound pods request on a node, by Network.
 type Counts = BTreeMap<String, u64>;
 
-/// What the networks of the cluster want of nodes.
-struct Wanted {
-    networks: BTreeMap<String, Network>,
-    exhausted: BTreeMap<String, bool>,
-}
-
-impl Wanted {
-    fn of(view: &View) -> Self {
-        let blocks = view.blocks.all();
-        let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
-        let living =
-            view.networks().into_iter().filter(|network| network.metadata.deletion_timestamp.is_none());
-        let networks: BTreeMap<String, Network> =
-            living.filter_map(|n| Some((n.metadata.name.clone()?, n))).collect();
-        let exhausted = networks
-            .iter()
-            .map(|(name, network)| (name.clone(), occupancy::is_exhausted(network, &claimed)))
-            .collect();
-        Self { networks, exhausted }
-    }
-
-    /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
-    fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, Offer> {
-        let counts = |network: &&Network| network.spec.exhaustion.resource && admit::is_accepted(network);
-        let here = offer
-            .networks
-            .iter()
-            .filter(|here| here.ready && self.networks.get(&here.name).as_ref().is_some_and(counts));
-        here.map(|here| (here.name.clone(), Offer { promised: here.promised, free: here.free })).collect()
-    }
-
-    /// By taint key: what decides about the taint.
-    fn facts(&self, node: &Node, offer: &NodeOffer, prefix: &str) -> BTreeMap<String, Facts> {
-        let facts = offer.networks.iter().filter_map(|here| {
-            let network = self
-                .networks
-                .get(&here.name)
-                .filter(|network| node.is_selected(&network.spec.node_selector))?;
-            let facts = Facts {
-                effect: network.spec.exhaustion.taint.as_taint().filter(|_| network.spec.ipam.is_some()),
-                resource: network.spec.exhaustion.resource,
-                full: self.exhausted.get(&here.name).copied().unwrap_or(false),
-                size: occupancy::size(network),
-                free: here.free,
-                promised: here.promised,
-                ready: here.ready,
-            };
-            Some((names::taint_key(prefix, &here.name), facts))
-        });
-        facts.collect()
-    }
-}
-
 impl Nodes {
     /// A driver that begins its term.
     pub fn new(caller: Caller, prefix: String) -> Self {
@@ -111,7 +56,7 @@ impl Nodes {
     }
 
     async fn pass(&mut self, view: &View) -> Option<Duration> {
-        let (wanted, nodes) = (Wanted::of(view), view.nodes.all());
+        let (wanted, nodes) = (wanted(view), view.nodes.all());
         self.trackers.retain(|(node, _), _| view.nodes.get(node).is_some());
         let mut again = None;
         let (mut todos, mut to_count) = (Vec::new(), Vec::new());
@@ -256,6 +201,12 @@ impl Nodes {
         }
         false
     }
+}
+
+/// What the Networks want of nodes, as the leader sees them.
+fn wanted(view: &View) -> Wanted {
+    let blocks = view.blocks.all();
+    Wanted::new(view.networks(), blocks.iter().map(AsRef::as_ref))
 }
 
 fn sooner(again: &mut Option<Duration>, time: Duration) {

@@ -1,0 +1,91 @@
+//! Each block held against its Network, and what rests or is kept on it against time and pods. Pure.
+
+use fairlead_crds::network::RangeState;
+use fairlead_crds::{Finding, FindingCode, IPBlock, Network, names};
+
+use super::world::{World, block_name};
+use crate::controller::lost::LEASE;
+
+/// How much longer than its Network says a quarantine may run, in seconds.
+const LONGER: i64 = 600;
+/// How long an address may be kept for a pod that is gone once the agent of its node is back, in seconds.
+const KEPT: i64 = 120;
+
+/// What is wrong with blocks one by one.
+pub fn check(world: &World) -> Vec<Finding> {
+    let networks = world.networks_by_uid();
+    let mut findings = Vec::new();
+    for block in &world.blocks {
+        findings.extend(finalizer(block));
+        let network = networks.get(block.spec.network_uid.as_str()).copied();
+        findings.extend(match network {
+            Some(network) => outside(block, network),
+            None => Some(without_network(block)),
+        });
+        findings.extend(too_long(world, block, network));
+        findings.extend(kept(world, block));
+    }
+    findings
+}
+
+fn finalizer(block: &IPBlock) -> Option<Finding> {
+    let has = block.metadata.finalizers.iter().flatten().any(|name| name == names::BLOCK_FINALIZER);
+    let message = format!("it does not have {}", names::BLOCK_FINALIZER);
+    (!has).then(|| {
+        Finding::new(FindingCode::FinalizerMissing, block_name(block), names::BLOCK_FINALIZER, message)
+    })
+}
+
+fn without_network(block: &IPBlock) -> Finding {
+    let spec = &block.spec;
+    let message =
+        format!("it is of network {} with UID {}, which does not exist", spec.network, spec.network_uid);
+    Finding::new(FindingCode::NetworkMissing, block_name(block), &spec.network, message)
+}
+
+/// A block lies on the grid of a range that its Network was given, also one that drains.
+fn outside(block: &IPBlock, network: &Network) -> Option<Finding> {
+    let cidr = block.spec.cidr;
+    let mut ranges = network.status.iter().flat_map(|status| &status.ranges);
+    let inside = ranges.any(|range| {
+        range.state != RangeState::Refused
+            && range.cidr.0.contains(&cidr.0)
+            && range.block_prefix == cidr.0.prefix_len()
+    });
+    let message = format!("network {} has no range with blocks like {cidr}", block.spec.network);
+    (!inside)
+        .then(|| Finding::new(FindingCode::BlockOutsideRanges, block_name(block), cidr.to_string(), message))
+}
+
+/// The clock of whoever wrote it is ahead, or was.
+fn too_long(world: &World, block: &IPBlock, network: Option<&Network>) -> Vec<Finding> {
+    let quarantine =
+        network.and_then(|network| network.spec.ipam.as_ref()).map_or(0, |ipam| ipam.quarantine.0.as_secs());
+    let most = i64::try_from(quarantine).unwrap_or(i64::MAX).saturating_add(LONGER);
+    let entries = block.status.iter().flat_map(|status| &status.quarantined);
+    let late = entries.filter(|entry| -world.seconds_since(entry.until.0) > most);
+    let finding = |address: String, until| {
+        let message = format!(
+            "{address} is in quarantine until {until}, longer than the {quarantine} s of its network"
+        );
+        Finding::new(FindingCode::QuarantineTooLong, block_name(block), address, message)
+    };
+    late.map(|entry| finding(entry.address.to_string(), entry.until.0)).collect()
+}
+
+/// The agent ends what is kept for pods that are gone once it is back.
+fn kept(world: &World, block: &IPBlock) -> Vec<Finding> {
+    let (node, held) = (&block.spec.node_name, block.status.iter().flat_map(|status| &status.held));
+    let lease = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
+    if held.clone().next().is_none() || world.silent_for(node).is_none_or(|seconds| seconds > lease) {
+        return Vec::new();
+    }
+    let old =
+        held.filter(|entry| entry.since.as_ref().is_none_or(|since| world.seconds_since(since.0) >= KEPT));
+    let gone = old.filter(|entry| world.pods.iter().all(|pod| pod.uid != entry.pod_uid));
+    let finding = |address: String, pod: &str| {
+        let message = format!("{address} is kept for pod {pod}, which is gone; the agent of {node} is back");
+        Finding::new(FindingCode::HeldTooLong, block_name(block), address, message)
+    };
+    gone.map(|entry| finding(entry.address.to_string(), &entry.pod)).collect()
+}
