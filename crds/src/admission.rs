@@ -50,6 +50,9 @@ pub struct AdmittedNetwork {
     pub name: String,
     /// Whether its addresses are counted as an extended resource.
     pub resource: bool,
+    /// Whether a new pod that asks for it gets the scheduling gate, which the controller lifts.
+    #[serde(default)]
+    pub gated: bool,
 }
 
 /// One attach rule of one Network.

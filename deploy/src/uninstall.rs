@@ -196,7 +196,7 @@ async fn release(cluster: &Cluster, options: &Options, progress: Progress) -> Re
             found.sentence()
         );
     }
-    let step = progress.step("finalizers, taints and resources given back");
+    let step = progress.step("finalizers, taints, resources and gates given back");
     set_uninstalling(cluster, true, options.timeout).await?;
     let given_back = until(
         options.timeout,

@@ -266,6 +266,7 @@ fn the_well_known_names_in_the_policies_are_those_of_the_code() {
         names::SELECTED_ANNOTATION,
         names::ATTACH_LABEL,
         names::NETWORK_READY,
+        names::SCHEDULING_GATE,
         names::RESOURCE_PREFIX,
         names::GATE_CONTAINER,
         names::ENV_POD_UID,

@@ -5,7 +5,7 @@
 //!  watches                 view            decide (pure)                          drivers (effects)
 //!  Networks, blocks --\                    ranges, admit, compile, island ------> networks
 //!  Nodes, NodeNetworks -->  slim copies -> resource, taint, node_patch ---------> nodes
-//!  unscheduled pods  --/                   waits -------------------------------> pods
+//!  unscheduled pods  --/                   scheduling, waits -------------------> pods
 //!                                          lost --------------------------------> lost_nodes, uninstall
 //! ```
 //! A driver looks at everything again after each change and writes only what differs. All writes go through
@@ -36,6 +36,7 @@ pub mod ranges;
 mod remains;
 pub mod resource;
 mod run;
+pub mod scheduling;
 pub mod settle;
 pub mod space;
 pub mod taint;

@@ -293,7 +293,7 @@ async fn tenant_pods(tenant: &Someone, net: &Net) -> Result<()> {
 }
 
 async fn no_debug_container_while_held(tenant: &Someone) -> Result<()> {
-    tenant.env.apply(&fixtures::pod("held", "no-such-network").to_string()).await?;
+    tenant.env.apply(&fixtures::bound(fixtures::pod("held", "no-such-network"), "node1").to_string()).await?;
     fixtures::wait_for_reason(&tenant.env, "held", &[Reason::NetworkNotFound]).await?;
     let debug = ["debug", "held", "--image=busybox:stable", "--profile=general", "--", "true"];
     tenant.may_not(&debug).await?;

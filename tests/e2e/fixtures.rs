@@ -158,6 +158,12 @@ pub fn on_node(mut pod: Value, node: &str) -> Value {
     pod
 }
 
+/// Binds a pod to a node without the scheduler, so that nothing keeps it from the agent there.
+pub fn bound(mut pod: Value, node: &str) -> Value {
+    pod["spec"]["nodeName"] = json!(node);
+    pod
+}
+
 /// The record of a pod, by the pod's name.
 pub async fn record(env: &Env, pod: &str) -> Result<PodNetwork> {
     let found = records(env).await?.into_iter().find(|record| record.spec.pod_name == pod);

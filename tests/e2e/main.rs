@@ -17,6 +17,7 @@ mod gone;
 mod hotplug;
 mod install;
 mod policy;
+mod scheduling;
 mod traces;
 mod trial;
 mod uninstall;
@@ -60,6 +61,7 @@ fn cases() -> Vec<Case> {
         validation::cases(),
         attach::cases(),
         waiting::cases(),
+        scheduling::cases(),
         gone::cases(),
         hotplug::cases(),
         examples::cases(),

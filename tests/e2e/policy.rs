@@ -4,6 +4,7 @@
 
 mod agent;
 mod broken;
+mod gate;
 mod hold;
 mod limits;
 pub mod place;
@@ -43,6 +44,18 @@ pub fn cases() -> Vec<Case> {
         trial!("policy_attachments_are_counted_in_both_forms", hold::attachments_are_counted_in_both_forms),
         trial!("policy_selectors_are_evaluated_at_creation", hold::selectors_are_evaluated_at_creation),
         trial!("policy_other_pods_are_left_alone", hold::other_pods_are_left_alone),
+        trial!(
+            "policy_a_pod_is_gated_while_no_node_could_help_it",
+            gate::a_pod_is_gated_while_no_node_could_help_it
+        ),
+        trial!(
+            "policy_a_gate_that_the_user_brought_is_set_right",
+            gate::a_gate_that_the_user_brought_is_set_right
+        ),
+        trial!(
+            "policy_the_controller_lifts_its_gate_and_changes_nothing_else",
+            gate::the_controller_lifts_its_gate_and_changes_nothing_else
+        ),
         trial!(
             "policy_unsupported_runtimes_are_refused_by_name",
             refuse::unsupported_runtimes_are_refused_by_name

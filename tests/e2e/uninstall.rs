@@ -38,6 +38,9 @@ async fn two_pods(env: &Env, prefix: &str) -> Result<()> {
         env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string()).await?;
         env.wait_ready(&format!("app={node}"), SOON).await?;
     }
+    env.apply(&fixtures::pod("gated", "no-such-network").to_string()).await?;
+    let gates = env.field("pod/gated", ".spec.schedulingGates[*].name").await?;
+    ensure!(gates == names::SCHEDULING_GATE, "{gates}");
     Ok(())
 }
 
@@ -74,6 +77,9 @@ async fn finish_a_bare_delete(env: Arc<Env>) -> Result<()> {
 /// Only the interfaces of running pods are left.
 async fn is_gone(env: &Env) -> Result<()> {
     nothing_left(env).await?;
+    let gates = env.field("pod/gated", ".spec.schedulingGates").await?;
+    ensure!(matches!(gates.as_str(), "" | "[]"), "nobody lifts {gates} any more");
+    env.kubectl(&["delete", "pod", "gated", "--grace-period=0", "--force"]).await?;
     still_connected(env).await?;
     env.apply(&fixtures::pod("later", "whatever").to_string()).await?;
     env.wait_ready("app=later", SOON).await?;

@@ -43,7 +43,7 @@ async fn waits_because(env: &Env, pod: &str, reason: Reason, naming: &str) -> Re
 
 async fn missing_network(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "late", &["10.30.0.0/24"]);
-    env.apply(&fixtures::pod("early", net.name()).to_string()).await?;
+    env.apply(&fixtures::bound(fixtures::pod("early", net.name()), "node1").to_string()).await?;
     waits_because(&env, "early", Reason::NetworkNotFound, net.name()).await?;
     net.create(&env).await?;
     env.wait_ready("app=early", SOON).await
@@ -55,7 +55,7 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
         .with("/exhaustion", json!({ "resource": false, "taint": "None" }))
         .with("/nodeSelector", json!({ "kubernetes.io/hostname": "node1" }));
     net.create(&env).await?;
-    let pod = |name: &str| fixtures::on_node(fixtures::pod(name, net.name()), "node1").to_string();
+    let pod = |name: &str| fixtures::bound(fixtures::pod(name, net.name()), "node1").to_string();
     for name in ["one", "two"] {
         env.apply(&pod(name)).await?;
         env.wait_ready(&format!("app={name}"), SOON).await?;

@@ -1,8 +1,9 @@
-//! What of fairlead keeps objects from going, or stays on nodes: finalizers, taints, extended resources.
+//! What of fairlead keeps objects from going, or stays on nodes and pods: finalizers, taints, extended resources,
+//! scheduling gates.
 
 use anyhow::Result;
 use fairlead_crds::names;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
     api::{DynamicObject, Patch, PatchParams},
@@ -33,12 +34,14 @@ pub struct Held {
 pub struct Remains {
     held: Vec<Held>,
     nodes: Vec<Node>,
+    /// Pods that our scheduling gate keeps from any node.
+    gated: Vec<Pod>,
 }
 
 impl Remains {
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.nodes.is_empty()
+        self.held.is_empty() && self.nodes.is_empty() && self.gated.is_empty()
     }
 
     /// What is left, counted by kind, with one name of each.
@@ -53,7 +56,15 @@ impl Remains {
         let nodes = self.nodes.first().map(|first| {
             format!("taints or resources on {} node(s), one is {}", self.nodes.len(), first.name_any())
         });
-        held.chain(nodes).collect::<Vec<_>>().join("; ")
+        let gated = self.gated.first().map(|first| {
+            let namespace = first.namespace().unwrap_or_default();
+            format!(
+                "scheduling gates of {} pod(s), one is {namespace}/{}",
+                self.gated.len(),
+                first.name_any()
+            )
+        });
+        held.chain(nodes).chain(gated).collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -69,7 +80,11 @@ pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
     let nodes: Api<Node> = Api::all(cluster.client());
     let mut nodes = nodes.list(&kube::api::ListParams::default()).await?.items;
     nodes.retain(|node| !resources(node).is_empty() || our_taints(node, &options.taint_prefix) > 0);
-    Ok(Remains { held, nodes })
+    let pods: Api<Pod> = Api::all(cluster.client());
+    let unscheduled = kube::api::ListParams::default().fields("spec.nodeName=");
+    let mut gated = pods.list(&unscheduled).await?.items;
+    gated.retain(|pod| pod.metadata.deletion_timestamp.is_none() && our_gate(pod).is_some());
+    Ok(Remains { held, nodes, gated })
 }
 
 /// Removes all of it, and looks again until nothing is left.
@@ -77,7 +92,7 @@ pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
 /// # Errors
 /// When something is still left after the time-out.
 pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> Result<()> {
-    let step = progress.step("finalizers, taints and resources removed");
+    let step = progress.step("finalizers, taints, resources and gates removed");
     until(
         options.timeout,
         "what is left to go",
@@ -89,6 +104,9 @@ pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> 
             }
             for node in &found.nodes {
                 clean_node(cluster, node, &options.taint_prefix).await?;
+            }
+            for pod in &found.gated {
+                lift_gate(cluster, pod).await?;
             }
             Ok((!found.is_empty()).then(|| found.sentence()))
         },
@@ -175,6 +193,25 @@ async fn clean_node(cluster: &Cluster, node: &Node, taint_prefix: &str) -> Resul
         nodes.patch(&name, &PatchParams::default(), &json_patch(patch)?).await?;
     }
     Ok(())
+}
+
+async fn lift_gate(cluster: &Cluster, pod: &Pod) -> Result<()> {
+    let Some(index) = our_gate(pod) else { return Ok(()) };
+    let place = format!("/spec/schedulingGates/{index}");
+    let patch = json!([
+        { "op": "test", "path": format!("{place}/name"), "value": names::SCHEDULING_GATE },
+        { "op": "remove", "path": place },
+    ]);
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), &pod.namespace().unwrap_or_default());
+    match pods.patch(&pod.name_any(), &PatchParams::default(), &json_patch(patch)?).await {
+        Err(error) if !is_missing(&error) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn our_gate(pod: &Pod) -> Option<usize> {
+    let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
+    gates.into_iter().position(|gate| gate.name == names::SCHEDULING_GATE)
 }
 
 /// JSON paths of our extended resources in a node's status.

@@ -88,7 +88,7 @@ fn node(resource: Option<u64>) -> (crate::controller::model::Node, Vec<String>) 
 /// Two pods on one node that owns 10.0.0.0/28; 10.0.0.0 is never handed out.
 fn world() -> World {
     let networks = vec![network("blue", "10.0.0.0/24")];
-    let admission = fairlead_crds::Admission::new("default", compile::compile(&networks));
+    let admission = fairlead_crds::Admission::new("default", compile::compile(&networks, &|_| false));
     World {
         now: at(NOW),
         taint_prefix: fairlead_crds::names::TAINT_PREFIX.to_owned(),

@@ -6,17 +6,28 @@ use serde_json::{Map, Value, json};
 
 use super::admit;
 
-/// What `Admission/default` has to say, sorted by name of the Network.
-pub fn compile(networks: &[Network]) -> AdmissionSpec {
+/// What `Admission/default` has to say, sorted by name of the Network. `gated`: whether new pods of an accepted Network
+/// get the scheduling gate.
+pub fn compile(networks: &[Network], gated: &dyn Fn(&Network) -> bool) -> AdmissionSpec {
     let usable =
         |network: &&Network| admit::is_accepted(network) && network.metadata.deletion_timestamp.is_none();
     let mut accepted: Vec<&Network> = networks.iter().filter(usable).collect();
     accepted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     AdmissionSpec {
-        networks: accepted.iter().map(|network| admitted(network)).collect(),
+        networks: accepted.iter().map(|network| admitted(network, gated(network))).collect(),
         attach: accepted.iter().flat_map(|network| attach(network)).collect(),
         uninstalling: false,
     }
+}
+
+/// Whether two differ in nothing but who gets the scheduling gate, which the controller lifts soon where it is wrong.
+pub fn differ_in_gates_only(one: &AdmissionSpec, other: &AdmissionSpec) -> bool {
+    let same =
+        |(a, b): (&AdmittedNetwork, &AdmittedNetwork)| *a == AdmittedNetwork { gated: a.gated, ..b.clone() };
+    one != other
+        && one.attach == other.attach
+        && one.networks.len() == other.networks.len()
+        && one.networks.iter().zip(&other.networks).all(same)
 }
 
 /// The smallest merge patch from what is there to what is wanted; `None` if nothing differs.
@@ -31,10 +42,11 @@ pub fn patch(current: &AdmissionSpec, wanted: &AdmissionSpec) -> Option<Value> {
     (!spec.is_empty()).then(|| json!({ "spec": spec }))
 }
 
-fn admitted(network: &Network) -> AdmittedNetwork {
+fn admitted(network: &Network, gated: bool) -> AdmittedNetwork {
     AdmittedNetwork {
         name: network.metadata.name.clone().unwrap_or_default(),
         resource: network.spec.exhaustion.resource,
+        gated,
     }
 }
 
@@ -74,7 +86,7 @@ mod tests {
             network("bad", "False", false),
             network("blue", "True", false),
         ];
-        let spec = compile(&all);
+        let spec = compile(&all, &|_| false);
         assert_eq!(
             spec.networks.iter().map(|n| (n.name.as_str(), n.resource)).collect::<Vec<_>>(),
             [("blue", false), ("red", false)]
@@ -84,7 +96,8 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_written() {
-        let (one, two) = (compile(&[network("blue", "True", false)]), compile(&[]));
+        let open = |_: &Network| false;
+        let (one, two) = (compile(&[network("blue", "True", false)], &open), compile(&[], &open));
         assert_eq!(patch(&one, &one), None);
         let partly = AdmissionSpec { attach: vec![], ..one.clone() };
         let patch = patch(&partly, &one).unwrap();
@@ -93,5 +106,17 @@ mod tests {
                 && patch["spec"].get("networks").is_none()
                 && two.networks.is_empty()
         );
+    }
+
+    #[test]
+    fn a_change_of_gates_alone_is_told_from_any_other() {
+        let all = [network("blue", "True", false), network("red", "True", false)];
+        let open = compile(&all, &|_| false);
+        let gated = compile(&all, &|network| network.metadata.name.as_deref() == Some("red"));
+        assert!(!open.networks[1].gated && gated.networks[1].gated && !gated.networks[0].gated);
+        assert!(differ_in_gates_only(&open, &gated));
+        assert!(!differ_in_gates_only(&open, &open), "nothing differs");
+        assert!(!differ_in_gates_only(&open, &compile(&all[..1], &|_| true)));
+        assert!(!differ_in_gates_only(&open, &AdmissionSpec { attach: vec![], ..gated }));
     }
 }

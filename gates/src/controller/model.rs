@@ -137,7 +137,7 @@ impl From<IPBlock> for Block {
     }
 }
 
-/// What is read of a pod that has no node yet and carries one of our annotations.
+/// What is read of a pod that has no node yet and carries one of our annotations, or our scheduling gate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitingPod {
     /// Namespace.
@@ -156,24 +156,29 @@ pub struct WaitingPod {
     pub selected: Option<String>,
     /// Reason and message of our condition on it.
     pub condition: Option<(String, String)>,
+    /// Names of its scheduling gates, those of others too.
+    pub gates: Vec<String>,
 }
 
 impl WaitingPod {
     /// The part of an unscheduled pod that is of interest; `None` for pods that do not concern us. Nothing is injected
     /// into pods of the node's own network, so they wait for nothing.
     pub fn of(pod: core::Pod) -> Option<Self> {
+        let spec = pod.spec.unwrap_or_default();
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
+        if spec.host_network == Some(true) {
+            annotations.clear();
+        }
         let requested = annotations.remove(names::NETWORKS_ANNOTATION);
         let selected = annotations.remove(names::SELECTED_ANNOTATION);
-        let host_network = pod.spec.and_then(|spec| spec.host_network).unwrap_or(false);
-        if requested.is_none() && selected.is_none()
-            || pod.metadata.deletion_timestamp.is_some()
-            || host_network
-        {
+        let gates: Vec<String> = spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect();
+        let asks = requested.is_some() || selected.is_some();
+        let ours = gates.iter().any(|gate| gate == names::SCHEDULING_GATE);
+        if !asks && !ours || pod.metadata.deletion_timestamp.is_some() {
             return None;
         }
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
-        let ours = conditions.into_iter().find(|condition| condition.type_ == names::NETWORK_READY);
+        let condition = conditions.into_iter().find(|condition| condition.type_ == names::NETWORK_READY);
         Some(Self {
             namespace: pod.metadata.namespace?,
             name: pod.metadata.name?,
@@ -182,8 +187,14 @@ impl WaitingPod {
             created: pod.metadata.creation_timestamp.map(|time| time.0),
             requested,
             selected,
-            condition: ours.map(|c| (c.reason.unwrap_or_default(), c.message.unwrap_or_default())),
+            condition: condition.map(|c| (c.reason.unwrap_or_default(), c.message.unwrap_or_default())),
+            gates,
         })
+    }
+
+    /// Whether it carries our scheduling gate.
+    pub fn is_gated(&self) -> bool {
+        self.gates.iter().any(|gate| gate == names::SCHEDULING_GATE)
     }
 }
 
@@ -255,5 +266,18 @@ mod tests {
         };
         assert_eq!(pod(json!({})), None);
         assert!(pod(json!({ "fairlead.dev/networks": "blue" })).is_some());
+    }
+
+    #[test]
+    fn a_pod_with_our_scheduling_gate_is_kept_even_if_it_asks_for_nothing() {
+        let pod = |gate, host_network| {
+            let metadata = json!({ "namespace": "n", "name": "p", "uid": "u", "resourceVersion": "1", "annotations": { "fairlead.dev/networks": "blue" } });
+            let spec = json!({ "containers": [], "hostNetwork": host_network, "schedulingGates": [{ "name": gate }] });
+            WaitingPod::of(serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap())
+        };
+        let on_the_node = pod(names::SCHEDULING_GATE, true).unwrap();
+        assert_eq!((on_the_node.is_gated(), on_the_node.requested), (true, None));
+        assert_eq!(pod("example.com/other", true), None);
+        assert!(!pod("example.com/other", false).unwrap().is_gated());
     }
 }

@@ -16,10 +16,11 @@ use super::api::{CallError, Caller, json_patch, status_patch};
 use super::events::Events;
 use super::metrics::{Kind, Verb};
 use super::model::{Block, Node, NodeOffer};
+use super::occupancy::Claimed;
 use super::run::Driver;
 use super::settle::{SETTLE, Settling};
 use super::view::View;
-use super::{compile, island, node_patch, remains};
+use super::{compile, island, node_patch, occupancy, remains, scheduling};
 
 /// Fewest time between two writes of one Network that change only flags and counts: every agent hears of each.
 const LAZY: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub struct Networks {
     pods_left: BTreeMap<String, usize>,
     counted: Option<Instant>,
     islands: BTreeSet<String>,
+    /// When who gets the scheduling gate was written last.
+    gates_written: Option<Instant>,
 }
 
 impl Networks {
@@ -50,6 +53,7 @@ impl Networks {
             pods_left: BTreeMap::new(),
             counted: None,
             islands: BTreeSet::new(),
+            gates_written: None,
         }
     }
 
@@ -70,7 +74,7 @@ impl Networks {
             again = soonest(again, Some(COUNT));
             self.let_go(network).await;
         }
-        self.compile(view).await?;
+        again = soonest(again, self.compile(view).await?);
         self.tell_islands(view, &networks).await;
         Ok(again)
     }
@@ -220,30 +224,31 @@ impl Networks {
             .await
     }
 
-    async fn compile(&self, view: &View) -> Result<(), CallError> {
+    /// Brings the Admission in line; says when to look again if a change of gates alone has to rest, since agents
+    /// hear of each.
+    async fn compile(&mut self, view: &View) -> Result<Option<Duration>, CallError> {
         let networks = view.networks();
         let accepted = networks.iter().filter(|network| admit::is_accepted(network)).count();
         self.caller.metrics.set_networks(accepted, networks.len() - accepted);
-        let (api, wanted) = (Api::<Admission>::all(self.caller.client.clone()), compile::compile(&networks));
-        match view.admission.get(names::ADMISSION) {
-            None => self.create_admission(&api, wanted, view).await,
-            Some(current) => match compile::patch(&current.spec, &wanted) {
-                None => Ok(()),
-                Some(patch) => {
-                    let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-                    let call = api.patch(names::ADMISSION, &params, &patch);
-                    let written =
-                        self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
-                    info!(
-                        networks = wanted.networks.len(),
-                        attach = wanted.attach.len(),
-                        "Admission written"
-                    );
-                    view.admission.put(names::ADMISSION.to_owned(), written);
-                    Ok(())
-                }
-            },
+        let (api, wanted) = (Api::<Admission>::all(self.caller.client.clone()), wanted(view, &networks));
+        let Some(current) = view.admission.get(names::ADMISSION) else {
+            return self.create_admission(&api, wanted, view).await.map(|()| None);
+        };
+        let Some(patch) = compile::patch(&current.spec, &wanted) else { return Ok(None) };
+        let rest = self.gates_written.and_then(|at| LAZY.checked_sub(at.elapsed()));
+        if compile::differ_in_gates_only(&current.spec, &wanted) {
+            if rest.is_some() {
+                return Ok(rest);
+            }
+            self.gates_written = Some(Instant::now());
         }
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = api.patch(names::ADMISSION, &params, &patch);
+        let written = self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
+        let gated = wanted.networks.iter().filter(|network| network.gated).count();
+        info!(networks = wanted.networks.len(), gated, attach = wanted.attach.len(), "Admission written");
+        view.admission.put(names::ADMISSION.to_owned(), written);
+        Ok(None)
     }
 
     async fn create_admission(
@@ -285,6 +290,15 @@ impl Networks {
         }
         self.islands = islands;
     }
+}
+
+fn wanted(view: &View, networks: &[Network]) -> AdmissionSpec {
+    let (offers, blocks) = (view.offers.all(), view.blocks.all());
+    let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
+    let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
+    let gated =
+        |network: &Network| scheduling::gates(network, &offers, occupancy::is_exhausted(network, &claimed));
+    compile::compile(networks, &gated)
 }
 
 /// The status with every field present, so that a merge patch also removes.

@@ -1,4 +1,4 @@
-//! JSON patches of Nodes. Each tests what it was decided on, so that a change by someone else makes it fail. Pure.
+//! JSON patches of Nodes, finalizers and gates. Each tests what it was decided on, so that a change by someone else makes it fail. Pure.
 
 use fairlead_crds::names;
 use json_patch::jsonptr::{PointerBuf, Token};
@@ -68,6 +68,16 @@ pub fn with_finalizer(version: &str, finalizers: Option<&[String]>, finalizer: &
         Some(_) => vec![add(["metadata", "finalizers", "-"], json!(finalizer))],
     };
     Patch([vec![test(["metadata", "resourceVersion"], json!(version))], place].concat())
+}
+
+/// The patch that lifts one scheduling gate of a pod of that UID; `None` if it is not there.
+pub fn without_gate(uid: &str, gates: &[String], gate: &str) -> Option<Patch> {
+    let index = gates.iter().position(|name| name == gate)?.to_string();
+    Some(Patch(vec![
+        test(["metadata", "uid"], json!(uid)),
+        test(["spec", "schedulingGates", &index, "name"], json!(gate)),
+        PatchOperation::Remove(RemoveOperation { path: pointer(["spec", "schedulingGates", &index]) }),
+    ]))
 }
 
 fn pointer<const N: usize>(path: [&str; N]) -> PointerBuf {
@@ -145,5 +155,19 @@ mod tests {
         );
         assert_eq!(json!(patch)[2], json!({ "op": "remove", "path": "/metadata/finalizers/1" }));
         assert_eq!(without_finalizer("u", &all[..1], "fairlead.dev/in-use"), None);
+    }
+
+    #[test]
+    fn only_the_gate_that_is_meant_is_lifted() {
+        let all = ["example.com/other".to_owned(), names::SCHEDULING_GATE.to_owned()];
+        assert_eq!(
+            json!(without_gate("u", &all, names::SCHEDULING_GATE)),
+            json!([
+                { "op": "test", "path": "/metadata/uid", "value": "u" },
+                { "op": "test", "path": "/spec/schedulingGates/1/name", "value": "fairlead.dev/scheduling" },
+                { "op": "remove", "path": "/spec/schedulingGates/1" },
+            ])
+        );
+        assert_eq!(without_gate("u", &all[..1], names::SCHEDULING_GATE), None);
     }
 }

@@ -1,9 +1,12 @@
-//! Driver: why pods without a node wait for their networks, as a condition and an event.
+//! Driver: why pods without a node wait for their networks, as a condition and an event, and the end of their
+//! scheduling gates.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_crds::{Network, Reason, names};
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
@@ -11,14 +14,15 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tracing::{debug, info, warn};
 
-use super::api::{CallError, Caller};
+use super::api::{CallError, Caller, json_patch};
 use super::events::Events;
 use super::metrics::{Kind, Verb};
 use super::model::{NodeOffer, WaitingPod};
 use super::occupancy::{self, Claimed};
 use super::run::Driver;
+use super::scheduling::{self, Why, World};
 use super::view::View;
-use super::waits::{self, Why, World};
+use super::{node_patch, waits};
 
 /// A pod that is scheduled within this time costs no write.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -26,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const REST: Duration = Duration::from_secs(5);
 /// Most pods that are written in one look, so that a flood of them does not keep the others waiting.
 const BATCH: usize = 100;
+/// Gates that are lifted at one time.
+const PARALLEL: usize = 8;
 
 /// The driver.
 pub struct Pods {
@@ -33,12 +39,23 @@ pub struct Pods {
     events: Events,
     told: BTreeSet<(String, Reason)>,
     written: HashMap<String, Instant>,
+    /// UIDs of pods whose gate was lifted, until the watch brings them without it.
+    lifted: BTreeSet<String>,
+}
+
+/// What a look finds of one pod.
+struct Found {
+    pod: Arc<WaitingPod>,
+    /// Whether its scheduling gate stays.
+    held: bool,
+    /// What stands in its way, also beyond the gate.
+    why: Option<Why>,
 }
 
 impl Pods {
     /// A driver that begins its term.
     pub fn new(caller: Caller, events: Events) -> Self {
-        Self { caller, events, told: BTreeSet::new(), written: HashMap::new() }
+        Self { caller, events, told: BTreeSet::new(), written: HashMap::new(), lifted: BTreeSet::new() }
     }
 
     async fn pass(&mut self, view: &View) -> Option<Duration> {
@@ -46,18 +63,46 @@ impl Pods {
         let uids: BTreeSet<&str> = pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.told.retain(|(uid, _)| uids.contains(uid.as_str()));
         self.written.retain(|uid, at| uids.contains(uid.as_str()) && at.elapsed() < REST);
-        let (mut again, mut left) = (None, BATCH);
-        for (pod, why) in reasons(view, &pods) {
+        let found = look_at(view, &pods);
+        let free = found.iter().filter(|found| !found.held).map(|found| Arc::clone(&found.pod));
+        let (mut again, mut left) = (self.lift(free.collect()).await, BATCH);
+        for Found { pod, why, .. } in found {
             if is_young(&pod) || self.written.contains_key(&pod.uid) {
-                again = Some(PATIENCE);
+                again = again.or(Some(PATIENCE));
             } else if let Some(wanted) = waits::condition(&pod, why.as_ref()) {
                 if left == 0 {
                     return Some(Duration::ZERO);
                 }
                 left -= 1;
                 if let Err(error) = self.tell(&pod, &wanted, why.is_some()).await {
+                    again = again.or(Some(PATIENCE));
+                    report(&pod, &error, "pod was not told why it waits");
+                }
+            }
+        }
+        again
+    }
+
+    /// Lifts the gates of these pods, of those that have ours. Says when to look again if not all of them went.
+    async fn lift(&mut self, pods: Vec<Arc<WaitingPod>>) -> Option<Duration> {
+        let gated: Vec<Arc<WaitingPod>> = pods.into_iter().filter(|pod| pod.is_gated()).collect();
+        self.lifted.retain(|uid| gated.iter().any(|pod| pod.uid == *uid));
+        let todo: Vec<_> = gated.into_iter().filter(|pod| !self.lifted.contains(&pod.uid)).collect();
+        let caller = &self.caller;
+        let lifts = todo.into_iter().map(|pod| async move {
+            let outcome = lift(caller, &pod).await;
+            (pod, outcome)
+        });
+        let done: Vec<_> = stream::iter(lifts).buffer_unordered(PARALLEL).collect().await;
+        let mut again = None;
+        for (pod, outcome) in done {
+            match outcome {
+                Ok(()) => {
+                    self.lifted.insert(pod.uid.clone());
+                }
+                Err(error) => {
                     again = Some(PATIENCE);
-                    report(&pod, &error);
+                    report(&pod, &error, "scheduling gate was not lifted");
                 }
             }
         }
@@ -84,6 +129,18 @@ impl Pods {
     }
 }
 
+/// Only our gate goes; those of others stay.
+async fn lift(caller: &Caller, pod: &WaitingPod) -> Result<(), CallError> {
+    let Some(patch) = node_patch::without_gate(&pod.uid, &pod.gates, names::SCHEDULING_GATE) else {
+        return Ok(());
+    };
+    let api: Api<core::Pod> = Api::namespaced(caller.client.clone(), &pod.namespace);
+    let (patch, params) = (json_patch(patch), PatchParams::default());
+    caller.write(Verb::Patch, Kind::Pod, &pod.name, api.patch(&pod.name, &params, &patch)).await?;
+    info!(pod = format!("{}/{}", pod.namespace, pod.name), "scheduling gate lifted");
+    Ok(())
+}
+
 /// The version keeps a late write from a pod that was bound meanwhile: from then on the condition is the agent's.
 fn patch(pod: &WaitingPod, why: &Why, now: Timestamp) -> serde_json::Value {
     json!({
@@ -98,7 +155,7 @@ fn patch(pod: &WaitingPod, why: &Why, now: Timestamp) -> serde_json::Value {
     })
 }
 
-fn reasons(view: &View, pods: &[std::sync::Arc<WaitingPod>]) -> Vec<(WaitingPod, Option<Why>)> {
+fn look_at(view: &View, pods: &[Arc<WaitingPod>]) -> Vec<Found> {
     if pods.is_empty() {
         return Vec::new();
     }
@@ -109,14 +166,13 @@ fn reasons(view: &View, pods: &[std::sync::Arc<WaitingPod>]) -> Vec<(WaitingPod,
     let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
     let full =
         |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
-    let why = |pod: &WaitingPod| {
+    let find = |pod: &Arc<WaitingPod>| {
         let labels = view.namespaces.get(&pod.namespace);
-        waits::why(
-            pod,
-            &World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full },
-        )
+        let world = World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full };
+        let held = scheduling::holds(pod, &world).is_some();
+        Found { pod: Arc::clone(pod), held, why: waits::why(pod, &world) }
     };
-    pods.iter().map(|pod| (pod.as_ref().clone(), why(pod))).collect()
+    pods.iter().map(find).collect()
 }
 
 fn is_young(pod: &WaitingPod) -> bool {
@@ -124,12 +180,12 @@ fn is_young(pod: &WaitingPod) -> bool {
     age.is_some_and(|age| age < PATIENCE.as_secs_f64())
 }
 
-fn report(pod: &WaitingPod, error: &CallError) {
+fn report(pod: &WaitingPod, error: &CallError, what: &str) {
     let name = format!("{}/{}", pod.namespace, pod.name);
     if error.is_conflict() || error.is_not_found() {
         debug!(pod = name, %error, "pod changed meanwhile");
     } else {
-        warn!(pod = name, %error, "pod was not told why it waits");
+        warn!(pod = name, %error, "{what}");
     }
 }
 
@@ -146,7 +202,8 @@ fn reference(pod: &WaitingPod) -> core::ObjectReference {
 
 impl Driver for Pods {
     async fn look(&mut self, view: &View) -> Option<Duration> {
-        if view.is_uninstalling() { None } else { self.pass(view).await }
+        // Nobody would lift the gates once the controller is gone.
+        if view.is_uninstalling() { self.lift(view.pods.all()).await } else { self.pass(view).await }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct View {
     pub offers: Arc<Cache<NodeOffer>>,
     /// All blocks.
     pub blocks: Arc<Cache<Block>>,
-    /// Pods without a node that carry one of our annotations.
+    /// Pods without a node that carry one of our annotations, or our scheduling gate.
     pub pods: Arc<Cache<WaitingPod>>,
     /// Labels of all Namespaces.
     pub namespaces: Arc<Cache<Labels>>,

@@ -25,8 +25,9 @@ const CONTAINERS: usize = 40;
 /// Nothing may write the Admission meanwhile; what was in it is lost.
 pub async fn the_largest_admission_is_affordable(place: &Place) -> Result<()> {
     let controller = place.controller().await?;
-    let networks: Vec<Value> =
-        (0..MAX_NETWORKS).map(|index| json!({ "name": network(index), "resource": true })).collect();
+    let networks: Vec<Value> = (0..MAX_NETWORKS)
+        .map(|index| json!({ "name": network(index), "resource": true, "gated": index == MAX_NETWORKS - 1 }))
+        .collect();
     let attach: Vec<Value> = (0..MAX_ATTACH)
         .map(|index| json!({ "network": network(index), "interface": format!("net{index}"), "podSelector": selector(), "namespaceSelector": selector() }))
         .collect();
@@ -51,6 +52,8 @@ pub async fn the_largest_admission_is_affordable(place: &Place) -> Result<()> {
             .flatten()
             .filter(|(key, _)| key.starts_with(names::RESOURCE_PREFIX));
         ensure!(counted.count() == MAX_NETWORKS, "{limits}");
+        let gates = &stored["spec"]["schedulingGates"];
+        ensure!(*gates == json!([{ "name": names::SCHEDULING_GATE }]), "{gates}");
         Ok(())
     })
     .await
