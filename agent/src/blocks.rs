@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::api::{ApiError, call};
 use crate::clock::Clock;
-use crate::ipam::{Block, Claim, Owner, Pool};
+use crate::ipam::{Block, Claim, Owner, Pool, order, order::Order};
 use crate::lease::Lease;
 use crate::view::View;
 
@@ -58,7 +58,9 @@ const WRITE_EVERY: Duration = Duration::from_millis(200);
 /// How often claims and hand-backs are looked at without a reason.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Blocks tried by chance before the taken ones are listed.
-const GUESSES: u64 = 8;
+const GUESSES: usize = 8;
+/// Blocks of a range that are looked at for one claim.
+const MOST_LOOKS: u64 = 65_536;
 
 impl Blocks {
     /// Blocks of the named node.
@@ -186,7 +188,10 @@ impl Blocks {
                 }
                 match self.claim(&pool, &claim).await {
                     Ok(true) => self.gained.notify_one(),
-                    Ok(false) => break,
+                    Ok(false) => {
+                        self.view.lock().ipam.found_nothing(&claim, self.clock.now());
+                        break;
+                    }
                     Err(error) => {
                         warn!(network = %claim.network, %error, "cannot claim a block");
                         break;
@@ -208,25 +213,42 @@ impl Blocks {
             let owned = self.view.lock().ipam.block(&name).is_some();
             (!owned && !unusable.covers(&block)).then_some((name, block))
         };
-        let start = start_index(&self.node, count);
-        let at = |step: u64| {
-            grid::block_at(range.cidr, range.block_prefix, (start + step.wrapping_mul(stride(count))) % count)
+        let order = Order::new(&self.node, count);
+        // Bounded: in a huge range a free block is found long before, in a small one all are looked at.
+        let candidates = || {
+            let blocks = (0..count.min(MOST_LOOKS)).map(|step| order.at(step));
+            blocks
+                .filter_map(|index| grid::block_at(range.cidr, range.block_prefix, index))
+                .filter_map(useful)
         };
-        for (name, block) in (0..GUESSES.min(count)).filter_map(at).filter_map(useful) {
-            if self.create(pool, &name, block).await? {
-                return Ok(true);
-            }
+        if self.claim_one(pool, candidates().take(GUESSES)).await? {
+            return Ok(true);
         }
         let taken = self.taken(&pool.network).await?;
-        // Bounded: in a huge range a free block is found long before, in a small one all are looked at.
-        for (name, block) in
-            (0..count.min(65_536)).filter_map(at).filter_map(useful).filter(|(name, _)| !taken.contains(name))
-        {
+        if self.claim_one(pool, candidates().filter(|(name, _)| !taken.contains(name))).await? {
+            return Ok(true);
+        }
+        debug!(network = %pool.network, range = %range.cidr, "no unclaimed block is left");
+        Ok(false)
+    }
+
+    /// Claims the first of some blocks that nobody is faster to claim.
+    async fn claim_one(
+        &self,
+        pool: &Pool,
+        candidates: impl Iterator<Item = (String, Cidr)>,
+    ) -> Result<bool, ApiError> {
+        for (lost, (name, block)) in (0..).zip(candidates) {
+            if lost > 0 {
+                tokio::time::sleep(order::pause(&self.node, lost)).await;
+            }
+            if !self.may_act() {
+                return Ok(false);
+            }
             if self.create(pool, &name, block).await? {
                 return Ok(true);
             }
         }
-        debug!(network = %pool.network, range = %range.cidr, "no unclaimed block is left");
         Ok(false)
     }
 
@@ -433,29 +455,5 @@ impl Blocks {
 
     fn api(&self) -> Api<IPBlock> {
         Api::all(self.client.clone())
-    }
-}
-
-/// Where a node starts looking: spread by its name.
-fn start_index(node: &str, count: u64) -> u64 {
-    u64::from_str_radix(&names::hash8(&["grid", node]), 16).unwrap_or(0) % count.max(1)
-}
-
-/// A step that visits every block once: the count is a power of two, so any odd step does.
-fn stride(count: u64) -> u64 {
-    (count / 2 + 1) | 1
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_block_of_a_range_is_visited_once() {
-        for count in [1u64, 2, 4, 256] {
-            let visited: std::collections::BTreeSet<u64> =
-                (0..count).map(|step| (7 + step * stride(count)) % count).collect();
-            assert_eq!(visited.len() as u64, count);
-        }
     }
 }

@@ -59,6 +59,19 @@ pub fn promise_changed(before: &[NetworkOnNode], after: &[NetworkOnNode]) -> boo
     promises(before) != promises(after)
 }
 
+/// Whether nothing differs but how much more could be claimed, and some still can.
+pub fn only_claimable_changed(before: &[NetworkOnNode], after: &[NetworkOnNode]) -> bool {
+    let rest = |networks: &[NetworkOnNode]| -> Vec<NetworkOnNode> {
+        let mut networks = networks.to_vec();
+        for network in &mut networks {
+            network.claimable = network.claimable.min(1);
+            network.families.iter_mut().for_each(|family| family.claimable = family.claimable.min(1));
+        }
+        networks
+    };
+    rest(before) == rest(after)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -74,6 +87,7 @@ mod tests {
             ranges: vec![],
             quarantine: Duration::ZERO,
             hotplug_reserve,
+            max_blocks: u64::MAX,
             counted,
             terminating: false,
         }
@@ -115,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_reserve_is_kept_out_of_the_promise_and_hot_plugs_are_taken_from_it() {
-        let counts = Counts { owned: 28, used: 5, quarantined: 3, free: 20 };
+        let counts = Counts { owned: 28, used: 5, quarantined: 3, free: 20, claimable: 0 };
         let promise =
             |reserve, unmatched| promised(&pool(reserve, true), counts, Usage { outstanding: 0, unmatched });
         assert_eq!((promise(0, 0), promise(4, 0), promise(4, 4), promise(4, 6)), (25, 21, 21, 19));
@@ -131,6 +145,14 @@ mod tests {
             )
         };
         assert!(!may(2, true) && may(3, true) && may(1, false));
+    }
+
+    #[test]
+    fn what_could_be_claimed_is_no_news_until_it_is_nothing() {
+        let on = |free, claimable| [NetworkOnNode { free, claimable, ..NetworkOnNode::default() }];
+        assert!(only_claimable_changed(&on(3, 64), &on(3, 32)));
+        assert!(!only_claimable_changed(&on(3, 64), &on(3, 0)));
+        assert!(!only_claimable_changed(&on(3, 64), &on(2, 64)));
     }
 
     #[test]

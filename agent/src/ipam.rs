@@ -3,18 +3,24 @@
 //! The truth is the node's `PodNetwork`s and the quarantine lists of its blocks; this is their image in
 //! memory, made once at start and kept by the one process that writes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use fairlead_crds::network::{AdmittedRange, RangeState};
+use fairlead_crds::node_network::IpFamily;
 use fairlead_crds::pod_network::{Attachment, HeldAddress};
 use fairlead_crds::{Cidr, IPBlock, IfName, Network};
 use jiff::Timestamp;
 
 pub use self::block::{Block, Owner};
+pub use self::claims::Claim;
+pub use self::counts::Counts;
 
 mod block;
+mod claims;
+mod counts;
+pub mod order;
 
 /// What address management needs to know of one Network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +37,8 @@ pub struct Pool {
     pub quarantine: Duration,
     /// Addresses kept for networks added to running pods.
     pub hotplug_reserve: u64,
+    /// Most blocks of each family that this node may own; those of draining ranges are not counted.
+    pub max_blocks: u64,
     /// Whether addresses are promised to the scheduler as an extended resource.
     pub counted: bool,
     /// Whether the Network is being deleted: everything empty is handed back.
@@ -54,6 +62,7 @@ impl Pool {
                 .collect(),
             quarantine: ipam.quarantine.0,
             hotplug_reserve: ipam.hotplug_reserve.into(),
+            max_blocks: ipam.max_blocks_per_node.map_or(u64::MAX, u64::from),
             counted: network.spec.exhaustion.resource,
             terminating: network.metadata.deletion_timestamp.is_some(),
         })
@@ -86,24 +95,20 @@ pub enum Family {
     V6,
 }
 
+impl From<Family> for IpFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::IPv4,
+            Family::V6 => Self::IPv6,
+        }
+    }
+}
+
 impl Family {
     /// The family of a CIDR.
     pub fn of(cidr: Cidr) -> Self {
         if cidr.is_ipv6() { Self::V6 } else { Self::V4 }
     }
-}
-
-/// Counts of one network on this node, of its scarcer family.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Addresses that can be handed out at all.
-    pub owned: u64,
-    /// Addresses that records hold.
-    pub used: u64,
-    /// Addresses in quarantine, or held for a lost pod.
-    pub quarantined: u64,
-    /// Addresses that can be handed out now.
-    pub free: u64,
 }
 
 /// Why there is no address.
@@ -113,27 +118,19 @@ pub struct Exhausted {
     pub family: Family,
     /// When the first address leaves its quarantine, if any is in quarantine.
     pub until: Option<Timestamp>,
+    /// Whether this node owns as many blocks as it may.
+    pub at_limit: bool,
 }
-
-/// A wish for a new block.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
-    /// Name of the Network.
-    pub network: String,
-    /// The range to claim from.
-    pub range: Cidr,
-    /// How many blocks.
-    pub blocks: u64,
-}
-
-/// Fewest spare addresses that a node keeps ready per network.
-const SPARE_MIN: u64 = 16;
 
 /// The addresses of this node.
 #[derive(Debug, Default)]
 pub struct Ipam {
     pools: BTreeMap<String, Pool>,
     blocks: BTreeMap<String, Block>,
+    /// Where a pod may hold addresses, by its UID: names of blocks and addresses. What is not here it does not hold.
+    holdings: HashMap<String, BTreeSet<(String, IpAddr)>>,
+    /// Ranges in which no unclaimed block was found, and until when that is believed.
+    fruitless: BTreeMap<(String, Cidr), Timestamp>,
 }
 
 impl Ipam {
@@ -181,7 +178,16 @@ impl Ipam {
     #[must_use]
     pub fn restore(&mut self, held: &HeldAddress, owner: &Owner) -> bool {
         let block = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid);
-        block.is_some_and(|block| block.restore(held.address.addr(), owner))
+        let address = held.address.addr();
+        let restored = block.is_some_and(|block| block.restore(address, owner));
+        if restored {
+            self.note(owner, &held.block, address);
+        }
+        restored
+    }
+
+    fn note(&mut self, owner: &Owner, block: &str, address: IpAddr) {
+        self.holdings.entry(owner.uid.clone()).or_default().insert((block.to_owned(), address));
     }
 
     /// Whether the address lies in a block of this node.
@@ -202,7 +208,12 @@ impl Ipam {
     #[must_use]
     pub fn adopt(&mut self, address: IpAddr, owner: &Owner) -> bool {
         let block = self.blocks.values_mut().find(|block| block.cidr.0.contains(&address));
-        block.is_some_and(|block| block.restore(address, owner))
+        let Some(block) = block else { return false };
+        let (name, adopted) = (block.name.clone(), block.restore(address, owner));
+        if adopted {
+            self.note(owner, &name, address);
+        }
+        adopted
     }
 
     /// One address of each family of the network, for one interface of one pod; asking again gives the same.
@@ -221,7 +232,14 @@ impl Ipam {
             match self.take(network, family, owner, now) {
                 Some(address) => addresses.push(address),
                 None => {
-                    let exhausted = Exhausted { family, until: self.quarantined_until(network, family, now) };
+                    let exhausted = Exhausted {
+                        family,
+                        until: self.quarantined_until(network, family, now),
+                        at_limit: self
+                            .pools
+                            .get(network)
+                            .is_some_and(|pool| self.allowed_blocks(pool, family) == 0),
+                    };
                     self.give_back(&addresses, owner);
                     return Err(exhausted);
                 }
@@ -231,47 +249,78 @@ impl Ipam {
     }
 
     fn take(&mut self, network: &str, family: Family, owner: &Owner, now: Timestamp) -> Option<HeldAddress> {
-        let pool = self.pools.get(network)?;
-        let of_family = |block: &&mut Block| block.network == network && Family::of(block.cidr) == family;
-        if let Some(held) = self
-            .blocks
-            .values()
-            .filter(|b| b.network == network && Family::of(b.cidr) == family)
-            .find_map(|b| b.held_by(owner))
-        {
+        if let Some(held) = self.held_by(network, family, owner) {
             return Some(held);
         }
-        let order = |block: &Block| pool.admitted(family).position(|range| Some(range.cidr) == block.range());
-        let mut blocks: Vec<_> =
-            self.blocks.values_mut().filter(of_family).filter_map(|b| Some((order(b)?, b))).collect();
-        blocks.sort_by_key(|(order, block)| (*order, block.is_empty()));
-        blocks.into_iter().find_map(|(_, block)| block.take(owner, now))
+        let ranges: Vec<Cidr> = self.pools.get(network)?.admitted(family).map(|range| range.cidr).collect();
+        let taken = ranges.into_iter().find_map(|range| self.take_in(network, range, owner, now))?;
+        self.note(owner, &taken.block, taken.address.addr());
+        Some(taken)
+    }
+
+    fn held_by(&self, network: &str, family: Family, owner: &Owner) -> Option<HeldAddress> {
+        self.holdings.get(&owner.uid)?.iter().find_map(|(name, address)| {
+            let block = self.blocks.get(name).filter(|block| block.network == network)?;
+            block.held_by(*address, owner).filter(|held| Family::of(held.address) == family)
+        })
+    }
+
+    /// Blocks that are in use already come first, so that the others can be handed back.
+    fn take_in(&mut self, network: &str, range: Cidr, owner: &Owner, now: Timestamp) -> Option<HeldAddress> {
+        [false, true].into_iter().find_map(|empty| {
+            let blocks = self.blocks.values_mut().filter(|block| {
+                block.network == network && block.range() == Some(range) && block.is_empty() == empty
+            });
+            blocks.into_iter().find_map(|block| block.take(owner, now))
+        })
     }
 
     /// Takes back addresses that were never used: no quarantine.
     pub fn give_back(&mut self, addresses: &[HeldAddress], owner: &Owner) {
-        for held in addresses {
-            if let Some(block) = self.blocks.get_mut(&held.block) {
-                block.give_back(held.address.addr(), owner);
+        self.of_pod(&owner.uid, |block| {
+            for held in addresses {
+                if held.block == block.name {
+                    block.give_back(held.address.addr(), owner);
+                }
             }
-        }
+        });
     }
 
     /// Takes back what an interface was given and never recorded.
     pub fn give_back_interface(&mut self, owner: &Owner) {
-        self.blocks.values_mut().for_each(|block| block.give_back_interface(owner));
+        self.of_pod(&owner.uid, |block| block.give_back_interface(owner));
     }
 
     /// Takes back everything that a pod was given and never recorded.
     pub fn give_back_all(&mut self, uid: &str) {
-        self.blocks.values_mut().for_each(|block| block.give_back_all(uid));
+        self.of_pod(uid, |block| block.give_back_all(uid));
     }
 
     /// Takes back everything that a pod was given, but for what its record holds.
     pub fn give_back_except(&mut self, uid: &str, recorded: &[Attachment]) {
         let recorded: Vec<IpAddr> =
             recorded.iter().flat_map(|a| &a.addresses).map(|held| held.address.addr()).collect();
-        self.blocks.values_mut().for_each(|block| block.give_back_except(uid, &recorded));
+        self.of_pod(uid, |block| block.give_back_except(uid, &recorded));
+    }
+
+    /// Does something with the blocks in which a pod holds addresses, and forgets those in which it holds none any more.
+    fn of_pod(&mut self, uid: &str, mut change: impl FnMut(&mut Block)) {
+        let Some(mut holdings) = self.holdings.remove(uid) else { return };
+        let names: BTreeSet<String> = holdings.iter().map(|(name, _)| name.clone()).collect();
+        for name in &names {
+            if let Some(block) = self.blocks.get_mut(name) {
+                change(block);
+            }
+        }
+        holdings.retain(|(name, address)| {
+            self.blocks
+                .get(name)
+                .and_then(|block| block.holder(*address))
+                .is_some_and(|holder| holder.uid == uid)
+        });
+        if !holdings.is_empty() {
+            self.holdings.insert(uid.to_owned(), holdings);
+        }
     }
 
     /// Puts addresses that are held for pods which are gone into quarantine. Returns name and UID of the blocks changed.
@@ -287,122 +336,24 @@ impl Ipam {
 
     /// Puts an address of a pod into quarantine, from which it can be taken once the time is over.
     pub fn quarantine(&mut self, held: &HeldAddress, owner: &Owner, now: Timestamp) {
-        let Some(block) = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid) else {
-            return;
-        };
-        let time = self.pools.get(&block.network).map_or(fallback_quarantine(), |pool| pool.quarantine);
-        block.quarantine(held.address.addr(), owner, end_of(now, time), now);
-    }
-
-    /// Counts of a network on this node: those of the family with the fewest owned addresses. `None` without a pool.
-    pub fn counts(&self, network: &str, now: Timestamp) -> Option<Counts> {
-        let pool = self.pools.get(network)?;
-        let family = |family| self.family_counts(network, family, now);
-        Some(
-            pool.families()
-                .map(family)
-                .min_by_key(|counts| (counts.free + counts.used, counts.owned))
-                .unwrap_or_default(),
-        )
-    }
-
-    fn family_counts(&self, network: &str, family: Family, now: Timestamp) -> Counts {
-        let blocks =
-            self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
-        // Of a range that drains only what is in use counts: nothing is taken of it any more.
-        let admitted: Vec<Cidr> = self
-            .pools
-            .get(network)
-            .iter()
-            .flat_map(|pool| pool.admitted(family))
-            .map(|range| range.cidr)
-            .collect();
-        let counts = |block: &Block| match block.counts(now) {
-            counts if block.range().is_some_and(|range| admitted.contains(&range)) => counts,
-            Counts { used, .. } => Counts { owned: used, used, ..Counts::default() },
-        };
-        blocks.map(counts).fold(Counts::default(), |sum, one| Counts {
-            owned: sum.owned + one.owned,
-            used: sum.used + one.used,
-            quarantined: sum.quarantined + one.quarantined,
-            free: sum.free + one.free,
-        })
+        let network = self.blocks.get(&held.block).map(|block| &block.network);
+        let pool = network.and_then(|network| self.pools.get(network));
+        let until = end_of(now, pool.map_or(fallback_quarantine(), |pool| pool.quarantine));
+        self.of_pod(&owner.uid, |block| {
+            if (&block.name, &block.uid) == (&held.block, &held.block_uid) {
+                block.quarantine(held.address.addr(), owner, until, now);
+            }
+        });
     }
 
     fn quarantined_until(&self, network: &str, family: Family, now: Timestamp) -> Option<Timestamp> {
-        let blocks =
-            self.blocks.values().filter(|block| block.network == network && Family::of(block.cidr) == family);
-        blocks.filter_map(|block| block.quarantined_until(now)).min()
+        self.of_family(network, family).filter_map(|block| block.quarantined_until(now)).min()
     }
 
     /// When the next quarantine of any block ends, after `now`.
     pub fn next_release(&self, now: Timestamp) -> Option<Timestamp> {
         self.blocks.values().filter_map(|block| block.quarantined_until(now)).min()
     }
-
-    /// Blocks to claim so that every network has its spare addresses. `slots` is how many more pods the node can have.
-    pub fn claims(&self, slots: u64, now: Timestamp) -> Vec<Claim> {
-        let pools = self.pools.values().filter(|pool| !pool.terminating);
-        pools
-            .flat_map(|pool| {
-                pool.families().filter_map(|family| self.claim(pool, family, slots, now)).collect::<Vec<_>>()
-            })
-            .collect()
-    }
-
-    fn claim(&self, pool: &Pool, family: Family, slots: u64, now: Timestamp) -> Option<Claim> {
-        let counts = self.family_counts(&pool.network, family, now);
-        let missing = spare_target(counts.used, slots).saturating_sub(counts.free);
-        let range = pool.admitted(family).find(|range| !range.full)?;
-        if missing == 0 || (range.scarce && counts.free > 0) {
-            return None;
-        }
-        let size = block_size(range);
-        let blocks = if range.scarce { 1 } else { missing.div_ceil(size) };
-        Some(Claim { network: pool.network.clone(), range: range.cidr, blocks })
-    }
-
-    /// Blocks that can be handed back: empty, nothing in quarantine, and not needed as spare. A block's worth of
-    /// hysteresis keeps a node from handing back what it would claim again.
-    pub fn surplus(&self, slots: u64, now: Timestamp) -> Vec<&Block> {
-        let mut surplus = Vec::new();
-        let mut spare: BTreeMap<(&str, Family), u64> = BTreeMap::new();
-        for block in self.blocks.values().filter(|block| block.can_go(now)) {
-            let family = Family::of(block.cidr);
-            let pool = self
-                .pools
-                .get(&block.network)
-                .filter(|pool| pool.uid == block.network_uid && !pool.terminating);
-            let range =
-                pool.and_then(|pool| pool.admitted(family).find(|range| Some(range.cidr) == block.range()));
-            let Some(range) = range else {
-                surplus.push(block);
-                continue;
-            };
-            let counts = self.family_counts(&block.network, family, now);
-            let free = spare.entry((&block.network, family)).or_insert(counts.free);
-            let floor = if range.scarce { 0 } else { spare_target(counts.used, slots) + block_size(range) };
-            let size = block.counts(now).owned;
-            if size == 0 {
-                surplus.push(block);
-                continue;
-            }
-            if *free >= floor + size && *free > size {
-                *free -= size;
-                surplus.push(block);
-            }
-        }
-        surplus
-    }
-}
-
-fn spare_target(used: u64, slots: u64) -> u64 {
-    SPARE_MIN.max(used / 4).min(slots)
-}
-
-fn block_size(range: &AdmittedRange) -> u64 {
-    let bits = if range.cidr.is_ipv6() { 128 } else { 32 };
-    1u64.checked_shl(u32::from(bits - range.block_prefix.min(bits))).unwrap_or(u64::MAX)
 }
 
 /// When a quarantine that starts now ends: a whole second, rounded up, since that is what the block's status can say.

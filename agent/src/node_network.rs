@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fairlead_crds::network::Hold;
-use fairlead_crds::node_network::NetworkOnNode;
+use fairlead_crds::node_network::{FamilyOnNode, NetworkOnNode};
 use fairlead_crds::{ConditionType, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, Reason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
@@ -19,6 +19,7 @@ use tracing::warn;
 use crate::api::{ApiError, call, merge_patch};
 use crate::capacity;
 use crate::clock::Clock;
+use crate::ipam::{Counts, Family};
 use crate::metrics::Metrics;
 use crate::model;
 use crate::view::{Inner, View};
@@ -39,6 +40,9 @@ const PROMISE_EVERY: Duration = Duration::from_secs(1);
 /// Least time between two writes of counts that promise nothing new.
 const COUNT_EVERY: Duration = Duration::from_secs(30);
 
+/// Least time between two writes that only say how much more could be claimed: that changes on all nodes at once.
+const CLAIMABLE_EVERY: Duration = Duration::from_secs(300);
+
 impl Publisher {
     /// Publishes for the named node; `changed` tells when to look.
     pub fn new(
@@ -58,11 +62,7 @@ impl Publisher {
         loop {
             let due = self.look();
             let since = last.map_or(COUNT_EVERY, |at| at.elapsed());
-            let wait = match due {
-                Some((_, true)) => PROMISE_EVERY.saturating_sub(since),
-                Some((_, false)) => COUNT_EVERY.saturating_sub(since),
-                None => Duration::MAX,
-            };
+            let wait = due.as_ref().map_or(Duration::MAX, |(_, every)| every.saturating_sub(since));
             if let (Some((status, _)), true) = (due, wait.is_zero()) {
                 last = Some(Instant::now());
                 if let Err(error) = self.write(status).await {
@@ -79,18 +79,28 @@ impl Publisher {
         }
     }
 
-    /// The status as it should be, if it differs, and whether a promise is what differs.
-    fn look(&self) -> Option<(NodeNetworkStatus, bool)> {
-        let view = self.view.lock();
+    /// The status as it should be, if it differs, and the least time between two writes of what differs.
+    fn look(&mut self) -> Option<(NodeNetworkStatus, Duration)> {
+        let mut view = self.view.lock();
+        if std::mem::take(&mut view.unpublished) {
+            self.written = None;
+        }
         let status = status(&view, self.written.as_ref(), &self.clock);
         self.count(&view, &status);
         drop(view);
         let Some(written) = &self.written else {
-            return Some((status, true));
+            return Some((status, PROMISE_EVERY));
         };
-        let urgent = capacity::promise_changed(&written.networks, &status.networks)
+        let promise = capacity::promise_changed(&written.networks, &status.networks)
             || written.conditions != status.conditions;
-        (*written != status).then_some((status, urgent))
+        let every = if promise {
+            PROMISE_EVERY
+        } else if capacity::only_claimable_changed(&written.networks, &status.networks) {
+            CLAIMABLE_EVERY
+        } else {
+            COUNT_EVERY
+        };
+        (*written != status).then_some((status, every))
     }
 
     fn count(&self, view: &Inner, status: &NodeNetworkStatus) {
@@ -191,6 +201,7 @@ fn status(view: &Inner, before: Option<&NodeNetworkStatus>, clock: &Clock) -> No
 fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> NetworkOnNode {
     let trouble = view.troubles.get(network);
     let counts = view.ipam.counts(network, now).unwrap_or_default();
+    let families = view.ipam.counts_by_family(network, now).unwrap_or_default();
     let usage = capacity::usage(network, view.pods_with_records());
     let promised = match view.ipam.pool(network) {
         Some(pool) => capacity::promised(pool, counts, usage),
@@ -207,5 +218,12 @@ fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> Netwo
         quarantined: counts.quarantined,
         free: counts.free,
         promised,
+        claimable: counts.claimable,
+        families: if families.len() > 1 { families.into_iter().map(of_family).collect() } else { Vec::new() },
     }
+}
+
+fn of_family((family, counts): (Family, Counts)) -> FamilyOnNode {
+    let Counts { owned, used, quarantined, free, claimable } = counts;
+    FamilyOnNode { family: family.into(), owned, used, quarantined, free, claimable }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 
-use fairlead_crds::{Admission, Network, names};
+use fairlead_crds::{Admission, Network, NodeNetwork, names};
 use futures::{Stream, TryStreamExt};
 use k8s_openapi::api::core::v1 as core;
 use kube::api::Api;
@@ -37,7 +37,7 @@ pub struct Sources {
 }
 
 /// How many sources there are.
-const SOURCES: usize = 5;
+const SOURCES: usize = 6;
 
 impl Sources {
     /// Sources of the named node.
@@ -59,6 +59,8 @@ impl Sources {
         let this_node = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let admission = watcher::Config::default().fields(&format!("metadata.name={}", names::ADMISSION));
         self.watch(tasks, cancel, pods, Sources::pod);
+        let own = Api::<PartialObjectMeta<NodeNetwork>>::all(self.client.clone());
+        self.follow(tasks, cancel, watcher::watcher(own, this_node.clone()), Sources::node_network);
         self.watch(tasks, cancel, this_node, Sources::node);
         self.watch(tasks, cancel, watcher::Config::default(), Sources::network);
         self.watch(tasks, cancel, admission, Sources::admission);
@@ -230,6 +232,21 @@ impl Sources {
         }
     }
 
+    /// It goes with its Node, which can come back while the agent runs.
+    fn node_network(&self, view: &mut Inner, seen: &mut Seen, event: Event<PartialObjectMeta<NodeNetwork>>) {
+        match event {
+            Event::Init => seen.node_network = false,
+            Event::InitApply(_) | Event::Apply(_) => seen.node_network = true,
+            Event::InitDone | Event::Delete(_) => {
+                let gone = matches!(event, Event::Delete(_)) || !seen.node_network;
+                view.unpublished |= gone;
+                if gone {
+                    self.changed.notify_one();
+                }
+            }
+        }
+    }
+
     fn admission(&self, view: &mut Inner, _: &mut Seen, event: Event<Admission>) {
         let uninstalling = match event {
             Event::InitApply(admission) | Event::Apply(admission) => admission.spec.uninstalling,
@@ -253,4 +270,5 @@ struct Seen {
     pods: BTreeMap<String, Pod>,
     networks: BTreeMap<String, Network>,
     namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    node_network: bool,
 }

@@ -36,6 +36,8 @@ pub struct Inner {
     pub troubles: BTreeMap<String, crate::intent::Problem>,
     /// Whether fairlead is being uninstalled.
     pub uninstalling: bool,
+    /// Whether the node's own object is gone, so that it has to be made again.
+    pub unpublished: bool,
 }
 
 impl View {

@@ -69,6 +69,9 @@ pub const POD_NETWORK_FINALIZER: &str = "fairlead.dev/release";
 /// Finalizer of an `IPBlock` while a node owns it.
 pub const BLOCK_FINALIZER: &str = "fairlead.dev/owned";
 
+/// Value of every taint of an exhausted network: by it a taint is ours, whatever the prefix of its key.
+pub const TAINT_MARK: &str = "ip-exhausted.fairlead.dev";
+
 /// The abstract socket in the node's network namespace that one agent holds for life.
 pub const AGENT_SOCKET: &str = "fairlead-agent";
 /// Link group of every link fairlead makes (`IFLA_GROUP`); "fl" in ASCII.
@@ -100,6 +103,11 @@ pub fn resource(network: &str) -> String {
 /// The taint key of an exhausted network, under the given prefix ([`TAINT_PREFIX`] unless configured).
 pub fn taint_key(prefix: &str, network: &str) -> String {
     format!("{prefix}{network}")
+}
+
+/// Whether a taint is that of an exhausted network: it carries our value, or its key is of our domain.
+pub fn is_our_taint(key: &str, value: Option<&str>) -> bool {
+    value == Some(TAINT_MARK) || key.starts_with(TAINT_PREFIX)
 }
 
 /// The first eight hexadecimal digits of the SHA-256 of `parts`, separated so that `["a","bc"]` and `["ab","c"]` differ.

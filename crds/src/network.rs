@@ -40,7 +40,15 @@ pub use status::{AdmittedRange, NetworkStatus, RangeState, Reach};
     printcolumn(name = "Reach", type_ = "string", json_path = ".status.reach"),
     printcolumn(name = "Accepted", type_ = "string", json_path = ".status.conditions[?(@.type==\"Accepted\")].status"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Accepted\")].reason"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Addresses", type_ = "integer", json_path = ".status.addresses"),
+    printcolumn(name = "Unclaimed", type_ = "integer", json_path = ".status.unclaimed"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Accepted\")].message",
+        priority = 1
+    )
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

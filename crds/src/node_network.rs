@@ -59,8 +59,8 @@ pub struct NodeNetworkStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// One network on one node. Counts are addresses of the scarcer family.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// One network on one node. Counts are addresses of the scarcer family: the one with the fewest used and free ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkOnNode {
     /// Name of the Network.
@@ -75,7 +75,7 @@ pub struct NetworkOnNode {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,
-    /// Addresses in blocks of this node that can be handed out at all.
+    /// The total: addresses in blocks of this node that can be handed out at all, or are in use.
     #[serde(default)]
     #[schemars(extend("format" = "int64"))]
     pub owned: u64,
@@ -96,4 +96,46 @@ pub struct NetworkOnNode {
     #[serde(default)]
     #[schemars(extend("format" = "int64"))]
     pub promised: u64,
+    /// Addresses in blocks that the node may still claim: unclaimed ones of the network, within `maxBlocksPerNode`.
+    /// At least so many when it was written; other nodes may be faster.
+    #[serde(default)]
+    #[schemars(extend("format" = "int64"))]
+    pub claimable: u64,
+    /// The same counts by family, on a network with both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["family".into()]))]
+    pub families: Vec<FamilyOnNode>,
+}
+
+/// Addresses of one family of one network on one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FamilyOnNode {
+    /// The family.
+    pub family: IpFamily,
+    /// The total.
+    #[schemars(extend("format" = "int64"))]
+    pub owned: u64,
+    /// Held by records.
+    #[schemars(extend("format" = "int64"))]
+    pub used: u64,
+    /// In quarantine, or held for a lost pod.
+    #[schemars(extend("format" = "int64"))]
+    pub quarantined: u64,
+    /// Can be handed out now.
+    #[schemars(extend("format" = "int64"))]
+    pub free: u64,
+    /// In blocks that the node may still claim.
+    #[schemars(extend("format" = "int64"))]
+    pub claimable: u64,
+}
+
+/// A family of addresses, named as in the fields of Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub enum IpFamily {
+    /// IPv4.
+    IPv4,
+    /// IPv6.
+    IPv6,
 }

@@ -46,6 +46,7 @@ table! {
         RequestMismatch: "PodNetwork: the addresses the pod holds differ from what the scheduler was asked for.", "Usually a network added to or removed from a running pod; nothing to do unless the node runs out of addresses.";
         Accepted: "Network: the controller admitted it and agents act on it.", "Read the reason and the message.";
         InUse: "Network: pods or blocks still need it, so it cannot go away yet.", "Delete the pods that use it; the message counts them.";
+        Draining: "Network: a range was removed or narrowed, and its addresses are still in use; it is absent otherwise.", "Delete the pods that the message names, or take the range back into the Network.";
     }
 }
 
@@ -65,6 +66,7 @@ table! {
         InterfaceNameTaken: "The interface name is in use in the pod by something else.", "Ask for another name; eth0 and lo are never ours.";
         NoAddresses: "The network has no free address for this node.", "Delete pods that use the network, or add a range to it.";
         QuarantinedUntil: "All free addresses are in quarantine; the message says until when.", "Wait, or add a range.";
+        BlockLimit: "All addresses that the node may have are in use: it owns as many blocks as ipam.maxBlocksPerNode allows.", "Delete pods of the network on the node, raise ipam.maxBlocksPerNode, or let the pod run on another node.";
         HotplugNoCapacity: "A network was added to a running pod, but all of the node's addresses are promised to the scheduler.", "Set the Network's ipam.hotplugReserve, delete pods on the node, or add a range.";
         RecordRefused: "The API server refused the record, so nothing was attached.", "Read the message; usually a policy or a quota.";
         BlockLost: "An address of the pod lies in a block that this node does not own any more.", "The node was away for long; delete the pod to give it another address.";
@@ -90,6 +92,7 @@ table! {
         TooManyNetworks: "There are more networks or attach rules than the admission policy can carry.", "Remove some: at most 256 of each.";
         StillUsed: "Pods or blocks still need the network.", "Delete the pods that use it; the message counts them.";
         Unused: "Nothing needs the network.", "Nothing.";
+        RangeInUse: "Pods still hold addresses of a range that was removed, or nodes still own blocks of it.", "Delete the pods that the message names, or take the range back into the Network.";
         AgentReady: "The agent can attach pods.", "Nothing.";
         InterfaceAddRejected: "A pod of the node's own network asked for a network.", "Remove hostNetwork or the annotation.";
         NetworkIsland: "Pods of one network run on several nodes, but the network does not reach between nodes.", "Give the network an uplink, or keep its pods on one node.";

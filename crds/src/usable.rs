@@ -121,6 +121,7 @@ mod tests {
             state: RangeState::Admitted,
             scarce: false,
             full: false,
+            unclaimed: 0,
             message: None,
         }
     }

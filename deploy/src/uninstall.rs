@@ -38,8 +38,6 @@ pub struct Options {
     pub finish: bool,
     /// Limit of each step.
     pub timeout: Duration,
-    /// Prefix of the taint of an exhausted network.
-    pub taint_prefix: String,
 }
 
 /// Removes fairlead; a second run goes on where the first one stopped.
@@ -181,7 +179,7 @@ async fn remove_policies(
 
 /// Lets agents and controller give back what is theirs.
 async fn release(cluster: &Cluster, options: &Options, progress: Progress) -> Result<()> {
-    let found = remains::find(cluster, options).await?;
+    let found = remains::find(cluster).await?;
     if found.is_empty() {
         return Ok(());
     }
@@ -203,7 +201,7 @@ async fn release(cluster: &Cluster, options: &Options, progress: Progress) -> Re
         "fairlead to give back what it holds",
         |missing| step.detail(missing),
         || async {
-            let found = remains::find(cluster, options).await?;
+            let found = remains::find(cluster).await?;
             Ok((!found.is_empty()).then(|| found.sentence()))
         },
     );

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  watches                 view            decide (pure)                          drivers (effects)
-//!  Networks, blocks --\                    ranges, admit, compile, island ------> networks
+//!  Networks, blocks --\                    ranges, users, admit, island --------> networks
 //!  Nodes, NodeNetworks -->  slim copies -> resource, taint, node_patch ---------> nodes
 //!  unscheduled pods  --/                   scheduling, waits -------------------> pods
 //!                                          lost --------------------------------> lost_nodes, uninstall
@@ -41,6 +41,7 @@ pub mod settle;
 pub mod space;
 pub mod taint;
 mod uninstall;
+mod users;
 pub mod view;
 pub mod waits;
 pub mod wanted;

@@ -41,6 +41,8 @@ pub struct Block {
     quarantined: BTreeMap<IpAddr, Quarantined>,
     held: BTreeMap<IpAddr, Held>,
     cursor: u128,
+    /// Nothing was free at the last look, and nothing is before that time unless something is given back.
+    full_until: Option<Timestamp>,
 }
 
 impl Block {
@@ -57,11 +59,13 @@ impl Block {
             quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
             cursor: 0,
+            full_until: None,
         })
     }
 
     pub(super) fn set_range(&mut self, range: Option<&AdmittedRange>) {
         self.range = range.map(|range| (range.cidr, range.unusable()));
+        self.full_until = None;
     }
 
     pub(super) fn keep_holders(&mut self, old: Self) {
@@ -73,6 +77,11 @@ impl Block {
     /// The admitted range the block belongs to, unless it is gone.
     pub fn range(&self) -> Option<Cidr> {
         self.range.as_ref().map(|(range, _)| *range)
+    }
+
+    /// Who holds an address of it.
+    pub(super) fn holder(&self, address: IpAddr) -> Option<&Owner> {
+        self.used.get(&address)
     }
 
     /// Whether no record holds an address of it.
@@ -97,17 +106,24 @@ impl Block {
         mine
     }
 
-    pub(super) fn held_by(&self, owner: &Owner) -> Option<HeldAddress> {
-        self.used.iter().find(|(_, holder)| *holder == owner).map(|(address, _)| self.describe(*address))
+    /// The address in the form of a record, if that is who holds it.
+    pub(super) fn held_by(&self, address: IpAddr, owner: &Owner) -> Option<HeldAddress> {
+        (self.used.get(&address) == Some(owner)).then(|| self.describe(address))
     }
 
     /// The next free address after the one handed out last: never the lowest free one, so that an
     /// address rests as long as possible.
     pub(super) fn take(&mut self, owner: &Owner, now: Timestamp) -> Option<HeldAddress> {
+        if self.full_until.is_some_and(|until| until > now) {
+            return None;
+        }
         let size = self.size();
-        let offset = (0..size)
-            .map(|step| (self.cursor + step) % size)
-            .find(|offset| self.is_free(self.at(*offset), now))?;
+        let free =
+            (0..size).map(|step| (self.cursor + step) % size).find(|at| self.is_free(self.at(*at), now));
+        let Some(offset) = free else {
+            self.full_until = Some(self.quarantined_until(now).unwrap_or(Timestamp::MAX));
+            return None;
+        };
         self.cursor = (offset + 1) % size;
         let address = self.at(offset);
         self.quarantined.remove(&address);
@@ -116,13 +132,16 @@ impl Block {
     }
 
     pub(super) fn give_back(&mut self, address: IpAddr, owner: &Owner) {
-        if self.used.get(&address) == Some(owner) {
-            self.used.remove(&address);
-        }
+        self.let_go(|at, holder| *at == address && holder == owner);
+    }
+
+    fn let_go(&mut self, gone: impl Fn(&IpAddr, &Owner) -> bool) {
+        self.used.retain(|address, holder| !gone(address, holder));
+        self.full_until = None;
     }
 
     pub(super) fn give_back_except(&mut self, uid: &str, recorded: &[IpAddr]) {
-        self.used.retain(|address, holder| holder.uid != uid || recorded.contains(address));
+        self.let_go(|address, holder| holder.uid == uid && !recorded.contains(address));
     }
 
     /// Puts what is held for pods that are gone into quarantine. True if there was any.
@@ -138,15 +157,16 @@ impl Block {
         let any = !gone.is_empty();
         let freed = |held: Held| freed(held.address, held.pod_uid, held.interface, until, now);
         self.quarantined.extend(gone.into_iter().map(|(address, held)| (address, freed(held))));
+        self.full_until = None;
         any
     }
 
     pub(super) fn give_back_interface(&mut self, owner: &Owner) {
-        self.used.retain(|_, holder| holder != owner);
+        self.let_go(|_, holder| holder == owner);
     }
 
     pub(super) fn give_back_all(&mut self, uid: &str) {
-        self.used.retain(|_, holder| holder.uid != uid);
+        self.let_go(|_, holder| holder.uid == uid);
     }
 
     pub(super) fn quarantine(&mut self, address: IpAddr, owner: &Owner, until: Timestamp, now: Timestamp) {
@@ -156,6 +176,7 @@ impl Block {
             self.quarantined.retain(|_, entry| entry.until.0 > now);
             let entry = freed(Ip(address), owner.uid.clone(), Some(owner.interface.clone()), until, now);
             self.quarantined.insert(address, entry);
+            self.full_until = None;
         }
     }
 
@@ -174,16 +195,24 @@ impl Block {
         self.quarantined.values().map(|entry| entry.until.0).filter(|until| *until > now).min()
     }
 
+    /// Counts of the block; an address in use counts as owned although its range leaves it out by now.
     pub(super) fn counts(&self, now: Timestamp) -> Counts {
-        let mut counts = Counts { used: self.used.len() as u64, ..Counts::default() };
-        for address in (0..self.size()).map(|offset| self.at(offset)) {
-            let usable = self.is_usable(address);
-            let waits = self.held.contains_key(&address) || self.is_quarantined(address, now);
-            counts.owned += u64::from(usable);
-            counts.quarantined += u64::from(usable && waits);
-            counts.free += u64::from(usable && !waits && !self.used.contains_key(&address));
+        let left_out = self.range.as_ref().map_or(self.size(), |(_, unusable)| unusable.count_in(&self.cidr));
+        let usable = u64::try_from(self.size().saturating_sub(left_out)).unwrap_or(u64::MAX);
+        let used = self.used.len() as u64;
+        let used_usable = self.used.keys().filter(|address| self.is_usable(**address)).count() as u64;
+        let quarantined = self.quarantined.iter().filter(|(_, entry)| entry.until.0 > now);
+        let held = self.held.keys().filter(|address| !self.is_quarantined(**address, now));
+        let waits = quarantined.map(|(address, _)| address).chain(held);
+        let waits = waits.filter(|address| self.is_usable(**address) && !self.used.contains_key(*address));
+        let waits = waits.count() as u64;
+        Counts {
+            owned: usable + used - used_usable,
+            used,
+            quarantined: waits,
+            free: usable.saturating_sub(used_usable + waits),
+            claimable: 0,
         }
-        counts
     }
 
     fn is_free(&self, address: IpAddr, now: Timestamp) -> bool {

@@ -20,6 +20,7 @@ fn pool(ranges: &[&str]) -> Pool {
         ranges: ranges.iter().map(range).collect(),
         quarantine: Duration::from_secs(130),
         hotplug_reserve: 0,
+        max_blocks: u64::MAX,
         counted: true,
         terminating: false,
     }
@@ -89,7 +90,7 @@ fn a_freed_address_rests_for_its_quarantine_and_says_until_when() {
     ipam.quarantine(&held[0], &pod(1), at(10));
     assert_eq!(
         ipam.allocate("blue", &pod(2), at(139)),
-        Err(Exhausted { family: Family::V4, until: Some(at(140)) })
+        Err(Exhausted { family: Family::V4, until: Some(at(140)), at_limit: false })
     );
     assert!(ipam.allocate("blue", &pod(2), at(140)).is_ok());
 }
@@ -147,7 +148,10 @@ fn addresses_held_for_a_lost_pod_are_counted_and_never_handed_out() {
     let mut ipam = ipam(pool(&["10.20.0.0/24"]), &[]);
     let held = json!({ "held": [{ "address": "10.20.0.17", "pod": "ns/p", "podUID": "u" }] });
     ipam.insert_block(&block("10.20.0.16/28", &held));
-    assert_eq!(ipam.counts("blue", T0).unwrap(), Counts { owned: 16, used: 0, quarantined: 1, free: 15 });
+    assert_eq!(
+        ipam.counts("blue", T0).unwrap(),
+        Counts { owned: 16, used: 0, quarantined: 1, free: 15, claimable: 0 }
+    );
     let got: Vec<_> = (0..15).flat_map(|n| addresses(&ipam.allocate("blue", &pod(n), T0).unwrap())).collect();
     assert!(!got.contains(&"10.20.0.17/24".to_owned()));
 }
@@ -188,7 +192,10 @@ fn a_range_that_drains_neither_offers_addresses_nor_stands_in_for_a_new_one() {
     ipam.allocate("blue", &pod(1), T0).unwrap();
     blue.ranges[0].state = RangeState::Draining;
     ipam.set_pools([blue]);
-    assert_eq!(ipam.counts("blue", T0).unwrap(), Counts { owned: 1, used: 1, quarantined: 0, free: 0 });
+    assert_eq!(
+        ipam.counts("blue", T0).unwrap(),
+        Counts { owned: 1, used: 1, quarantined: 0, free: 0, claimable: 0 }
+    );
     let claims = ipam.claims(110, T0);
     assert_eq!((claims.len(), claims[0].range.to_string()), (1, "10.30.0.0/24".to_owned()));
 }
@@ -218,6 +225,123 @@ fn what_was_given_and_not_recorded_is_taken_back() {
     ipam.allocate("blue", &pod(1), T0).unwrap();
     ipam.give_back_except("pod-1", &[]);
     assert_eq!(ipam.counts("blue", T0).unwrap().used, 0);
+}
+
+#[test]
+fn a_node_claims_no_more_blocks_than_it_may_own_and_says_so() {
+    let blue = Pool { max_blocks: 2, ..pool(&["10.20.0.0/16"]) };
+    assert_eq!(ipam(blue.clone(), &[]).claims(110, T0)[0].blocks, 1);
+    let mut ipam = ipam(blue, &["10.20.0.16/28", "10.20.0.32/28"]);
+    (0..32).for_each(|n| drop(ipam.allocate("blue", &pod(n), T0).unwrap()));
+    assert_eq!(ipam.claims(110, T0), []);
+    assert_eq!(
+        ipam.allocate("blue", &pod(32), T0),
+        Err(Exhausted { family: Family::V4, until: None, at_limit: true })
+    );
+}
+
+#[test]
+fn blocks_of_a_range_that_drains_do_not_count_against_the_limit() {
+    let mut blue = Pool { max_blocks: 1, ..pool(&["10.20.0.0/24", "10.30.0.0/24"]) };
+    let mut ipam = ipam(blue.clone(), &["10.20.0.16/28"]);
+    ipam.allocate("blue", &pod(1), T0).unwrap();
+    blue.ranges[0].state = RangeState::Draining;
+    ipam.set_pools([blue]);
+    assert_eq!(ipam.claims(110, T0)[0].range.to_string(), "10.30.0.0/24");
+}
+
+#[test]
+fn idle_blocks_beyond_a_lowered_limit_are_handed_back() {
+    let blocks = ["10.20.0.16/28", "10.20.0.32/28", "10.20.0.48/28"];
+    assert_eq!(ipam(pool(&["10.20.0.0/16"]), &blocks).surplus(110, T0).len(), 1);
+    let limited = Pool { max_blocks: 1, ..pool(&["10.20.0.0/16"]) };
+    assert_eq!(ipam(limited, &blocks).surplus(110, T0).len(), 2);
+}
+
+#[test]
+fn what_can_be_claimed_is_what_is_unclaimed_within_the_limit() {
+    let mut blue = pool(&["10.20.0.0/16", "10.30.0.0/24", "fd00::/64"]);
+    (blue.ranges[0].unclaimed, blue.ranges[1].unclaimed, blue.ranges[2].unclaimed) = (2, 8, 1 << 59);
+    let claimable = |pool: &Pool| -> Vec<u64> {
+        let ipam = ipam(pool.clone(), &["10.20.0.16/28"]);
+        ipam.counts_by_family("blue", T0).unwrap().iter().map(|(_, counts)| counts.claimable).collect()
+    };
+    assert_eq!(claimable(&blue), [160, i64::MAX as u64]);
+    blue.max_blocks = 4;
+    assert_eq!(claimable(&blue), [48, 64]);
+    blue.ranges[0].full = true;
+    assert_eq!(claimable(&blue)[0], 48, "of the second range");
+}
+
+#[test]
+fn spare_addresses_come_from_a_range_with_plenty_and_the_last_ones_of_a_scarce_one_only_in_need() {
+    let mut blue = pool(&["10.20.0.0/24", "10.30.0.0/24"]);
+    blue.ranges[0].scarce = true;
+    let range = |ipam: &Ipam| ipam.claims(110, T0)[0].range.to_string();
+    assert_eq!(
+        range(&ipam(blue.clone(), &[])),
+        "10.20.0.0/24",
+        "nothing is free: the first range with space"
+    );
+    let mut ipam = ipam(blue, &["10.20.0.16/28"]);
+    ipam.allocate("blue", &pod(1), T0).unwrap();
+    assert_eq!(range(&ipam), "10.30.0.0/24");
+}
+
+#[test]
+fn the_next_range_is_tried_when_nothing_is_found_in_the_first_and_the_first_again_later() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24", "10.30.0.0/24"]), &[]);
+    let first = ipam.claims(110, T0).remove(0);
+    ipam.found_nothing(&first, T0);
+    assert_eq!(ipam.claims(110, T0)[0].range.to_string(), "10.30.0.0/24");
+    assert_eq!(ipam.claims(110, at(20))[0], first);
+    let second = ipam.claims(110, T0).remove(0);
+    ipam.found_nothing(&second, T0);
+    assert_eq!(ipam.claims(110, T0)[0], first, "with nothing anywhere the order counts again");
+}
+
+#[test]
+fn the_range_that_is_used_last_is_handed_back_first() {
+    let blocks = ["10.20.0.16/28", "10.20.0.32/28", "10.99.0.16/28"];
+    let ipam = ipam(pool(&["10.99.0.0/24", "10.20.0.0/24"]), &blocks);
+    let surplus: Vec<String> = ipam.surplus(110, T0).iter().map(|block| block.cidr.to_string()).collect();
+    assert_eq!(surplus, ["10.20.0.16/28"]);
+}
+
+#[test]
+fn an_address_that_is_excluded_while_in_use_stays_with_its_pod_and_is_never_handed_out_again() {
+    let mut blue = pool(&["10.20.0.0/24"]);
+    let mut ipam = ipam(blue.clone(), &["10.20.0.16/28"]);
+    let held = ipam.allocate("blue", &pod(1), T0).unwrap();
+    blue.ranges[0].exclude = vec!["10.20.0.16/29".parse().unwrap()];
+    ipam.set_pools([blue]);
+    assert_eq!(ipam.allocate("blue", &pod(1), T0).unwrap(), held, "asking again gives the same");
+    assert_eq!(
+        ipam.counts("blue", T0).unwrap(),
+        Counts { owned: 9, used: 1, quarantined: 0, free: 8, claimable: 0 }
+    );
+    ipam.quarantine(&held[0], &pod(1), T0);
+    assert_eq!(
+        ipam.counts("blue", T0).unwrap(),
+        Counts { owned: 8, used: 0, quarantined: 0, free: 8, claimable: 0 }
+    );
+    let got: Vec<_> =
+        (2..10).flat_map(|n| addresses(&ipam.allocate("blue", &pod(n), at(1000)).unwrap())).collect();
+    assert!(!got.contains(&held[0].address.to_string()));
+    assert!(ipam.allocate("blue", &pod(10), at(1000)).is_err());
+}
+
+#[test]
+fn a_block_that_was_full_hands_out_again_what_was_given_back_and_what_has_rested() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+    let held: Vec<_> = (0..16).map(|n| ipam.allocate("blue", &pod(n), T0).unwrap()).collect();
+    assert!(ipam.allocate("blue", &pod(16), T0).is_err());
+    ipam.give_back(&held[3], &pod(3));
+    assert!(ipam.allocate("blue", &pod(16), T0).is_ok());
+    assert!(ipam.allocate("blue", &pod(17), T0).is_err());
+    ipam.quarantine(&held[4][0], &pod(4), T0);
+    assert_eq!(ipam.allocate("blue", &pod(17), T0).unwrap_err().until, Some(at(130)));
+    assert!(ipam.allocate("blue", &pod(17), at(130)).is_ok());
 }
 
 proptest! {

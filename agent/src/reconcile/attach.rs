@@ -365,6 +365,12 @@ fn no_address(network: &str, exhausted: Exhausted, clock: &Clock) -> Problem {
             );
             Problem::new(Reason::QuarantinedUntil, message)
         }
+        None if exhausted.at_limit => {
+            let message = format!(
+                "network {network} has no free {family} address on this node, which owns as many blocks as ipam.maxBlocksPerNode allows"
+            );
+            Problem::new(Reason::BlockLimit, message)
+        }
         None => {
             let message = format!(
                 "network {network} has no free {family} address for this node; delete pods that use it or add a range"

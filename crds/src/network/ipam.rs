@@ -35,6 +35,10 @@ pub struct Ipam {
     #[serde(default)]
     #[schemars(range(min = 0, max = 1024), extend("format" = "int32"))]
     pub hotplug_reserve: u32,
+    /// Most blocks of each family that one node may own, those of draining ranges not counted. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65536), extend("format" = "int32"))]
+    pub max_blocks_per_node: Option<u32>,
     /// What an address is bound to. Only `None` is built.
     #[serde(default)]
     pub identity: Identity,

@@ -20,6 +20,14 @@ pub struct NetworkStatus {
     /// How far the network reaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reach: Option<Reach>,
+    /// How many addresses the admitted ranges can hand out, of the scarcer family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int64"))]
+    pub addresses: Option<u64>,
+    /// At least so many of them lie in blocks that no node owns; see `ranges[].unclaimed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int64"))]
+    pub unclaimed: Option<u64>,
     /// The ranges agents may claim blocks of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -63,6 +71,10 @@ pub struct AdmittedRange {
     /// No unclaimed block is left: nodes do not try.
     #[serde(default)]
     pub full: bool,
+    /// At least so many blocks have no owner: a power of two, so that it changes rarely.
+    #[serde(default)]
+    #[schemars(extend("format" = "int64"))]
+    pub unclaimed: u64,
     /// Why it was refused, in one sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]

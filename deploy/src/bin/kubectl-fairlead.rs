@@ -4,7 +4,6 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use fairlead_crds::names;
 use fairlead_deploy::{
     cluster::Cluster, install, manifests, manifests::Choices, progress::Progress, uninstall,
 };
@@ -54,9 +53,6 @@ enum Command {
         /// Complete a removal that fairlead itself cannot complete any more, such as `kubectl delete -k`.
         #[arg(long)]
         finish: bool,
-        /// Prefix of the taint of an exhausted network, if the controller was given another one.
-        #[arg(long, default_value = names::TAINT_PREFIX)]
-        taint_prefix: String,
     },
 }
 
@@ -83,8 +79,8 @@ async fn run(arguments: Arguments) -> Result<()> {
             }
             install::install(&connect().await?, &choices, timeout, Progress::auto()).await
         }
-        Command::Uninstall { finish, taint_prefix } => {
-            let options = uninstall::Options { finish, timeout, taint_prefix };
+        Command::Uninstall { finish } => {
+            let options = uninstall::Options { finish, timeout };
             uninstall::uninstall(&connect().await?, &options, Progress::auto()).await
         }
     }

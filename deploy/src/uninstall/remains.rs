@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 use fairlead_crds::names;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::{
     Api, ResourceExt,
     api::{DynamicObject, Patch, PatchParams},
@@ -69,7 +69,7 @@ impl Remains {
 }
 
 /// Looks at all objects and nodes.
-pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
+pub async fn find(cluster: &Cluster) -> Result<Remains> {
     let mut held = Vec::new();
     for (kind, finalizer) in HELD {
         let objects = cluster.list(names::GROUP, names::API_VERSION, kind, None).await?;
@@ -79,7 +79,7 @@ pub async fn find(cluster: &Cluster, options: &Options) -> Result<Remains> {
     }
     let nodes: Api<Node> = Api::all(cluster.client());
     let mut nodes = nodes.list(&kube::api::ListParams::default()).await?.items;
-    nodes.retain(|node| !resources(node).is_empty() || our_taints(node, &options.taint_prefix) > 0);
+    nodes.retain(|node| !resources(node).is_empty() || our_taints(node) > 0);
     let pods: Api<Pod> = Api::all(cluster.client());
     let unscheduled = kube::api::ListParams::default().fields("spec.nodeName=");
     let mut gated = pods.list(&unscheduled).await?.items;
@@ -98,12 +98,12 @@ pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> 
         "what is left to go",
         |missing| step.detail(missing),
         || async {
-            let found = find(cluster, options).await?;
+            let found = find(cluster).await?;
             for held in &found.held {
                 drop_finalizer(cluster, held).await?;
             }
             for node in &found.nodes {
-                clean_node(cluster, node, &options.taint_prefix).await?;
+                clean_node(cluster, node).await?;
             }
             for pod in &found.gated {
                 lift_gate(cluster, pod).await?;
@@ -176,16 +176,16 @@ async fn drop_finalizer(cluster: &Cluster, held: &Held) -> Result<()> {
     }
 }
 
-async fn clean_node(cluster: &Cluster, node: &Node, taint_prefix: &str) -> Result<()> {
+async fn clean_node(cluster: &Cluster, node: &Node) -> Result<()> {
     let (nodes, name): (Api<Node>, _) = (Api::all(cluster.client()), node.name_any());
     let removals: Vec<Value> =
         resources(node).into_iter().map(|path| json!({ "op": "remove", "path": path })).collect();
     if !removals.is_empty() {
         nodes.patch_status(&name, &PatchParams::default(), &json_patch(json!(removals))?).await?;
     }
-    if our_taints(node, taint_prefix) > 0 {
+    if our_taints(node) > 0 {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-        let others: Vec<_> = taints.iter().filter(|taint| !taint.key.starts_with(taint_prefix)).collect();
+        let others: Vec<_> = taints.iter().filter(|taint| !is_ours(taint)).collect();
         let patch = json!([
             { "op": "test", "path": "/spec/taints", "value": taints },
             { "op": "replace", "path": "/spec/taints", "value": others },
@@ -225,9 +225,13 @@ fn resources(node: &Node) -> Vec<String> {
         .collect()
 }
 
-fn our_taints(node: &Node, prefix: &str) -> usize {
+fn our_taints(node: &Node) -> usize {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    taints.filter(|taint| taint.key.starts_with(prefix)).count()
+    taints.filter(|taint| is_ours(taint)).count()
+}
+
+fn is_ours(taint: &Taint) -> bool {
+    names::is_our_taint(&taint.key, taint.value.as_deref())
 }
 
 fn json_patch(patch: Value) -> Result<Patch<()>> {

@@ -80,7 +80,7 @@ fn resource(node: &Node, network: &str, offer: Option<Offer>, counts: &Counts<'_
 fn taints(world: &World, node: &Node, wanted: &Wanted, offer: &NodeOffer) -> Vec<Finding> {
     let facts = wanted.facts(node, offer, &world.taint_prefix);
     let current = node.taints.as_deref().unwrap_or_default();
-    let change = Changes::default().decide(&node.name, &world.taint_prefix, current, &facts, Instant::now());
+    let change = Changes::default().decide(&node.name, current, &facts, Instant::now());
     let effect = |taints: &[k8s_openapi::api::core::v1::Taint], key: &str| {
         taints.iter().find(|taint| taint.key == key).map_or("none".to_owned(), |taint| taint.effect.clone())
     };

@@ -1,6 +1,6 @@
 //! The status of every Network, decided in one pass over all of them. Pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use fairlead_crds::admission::{MAX_ATTACH, MAX_NETWORKS};
@@ -14,6 +14,7 @@ use super::occupancy::{self, Claimed};
 use super::ranges::{self, Decided, Ground};
 use super::settle::Settling;
 use super::space::Table;
+use super::users::Users;
 
 /// Everything the decision depends on.
 pub struct World<'a> {
@@ -25,8 +26,8 @@ pub struct World<'a> {
     pub nodes: &'a [&'a Node],
     /// Names of the Networks that some node reports as used.
     pub used: &'a BTreeSet<String>,
-    /// By UID of a terminating Network: how many attachments of pods are left.
-    pub pods_left: &'a BTreeMap<String, usize>,
+    /// Who holds addresses of terminating Networks and draining ranges.
+    pub users: &'a Users,
     /// What was given up lately.
     pub settling: &'a Settling,
     /// Now, for comparing with `settling`.
@@ -104,7 +105,6 @@ fn plan_one(
     };
     let mut decided = ranges::decide(network, refusal.is_none() && !terminating, &mut ground);
     set_flags(network, &mut decided.ranges, claimed, world);
-    let refusal = refusal.or_else(|| decided.refused.clone().map(|message| (Reason::RangeOverlap, message)));
     finish(network, &decided, refusal, claimed, world)
 }
 
@@ -120,22 +120,31 @@ fn finish(
 ) -> Plan {
     let meta = &network.metadata;
     let old = network.status.clone().unwrap_or_default();
-    let pending =
-        decided.waits && !has_admitted(&decided.ranges) && refusal.is_none() && network.spec.ipam.is_some();
-    let accepted = (!pending).then(|| match refusal {
-        None => (true, Reason::Accepted, "the network is admitted".to_owned()),
-        Some((reason, message)) => (false, reason, message),
-    });
+    let (accepted, pending) = match refusal {
+        Some((reason, message)) => (Some((false, reason, message)), false),
+        None => {
+            let accepted = accepted(network, decided);
+            let pending = accepted.is_none();
+            (accepted, pending)
+        }
+    };
     let in_use = in_use(network, claimed, world);
+    let drains = draining(network, &decided.ranges, claimed, world.users);
     let condition =
         |kind: ConditionType, wanted: (bool, Reason, String)| condition(kind, wanted, network, &world.now);
     let conditions = accepted.map(|accepted| condition(ConditionType::Accepted, accepted)).into_iter();
+    let totals = occupancy::totals(&decided.ranges);
     let status = NetworkStatus {
         observed_generation: meta.generation,
         driver: Some(network.spec.driver().to_owned()),
         reach: Some(network.spec.reach()),
+        addresses: totals.map(|(addresses, _)| addresses),
+        unclaimed: totals.map(|(_, unclaimed)| unclaimed),
         ranges: decided.ranges.clone(),
-        conditions: conditions.chain([condition(ConditionType::InUse, in_use)]).collect(),
+        conditions: conditions
+            .chain([condition(ConditionType::InUse, in_use)])
+            .chain(drains.map(|drains| condition(ConditionType::Draining, drains)))
+            .collect(),
     };
     let holds = has_admitted(&status.ranges)
         || status.conditions.iter().any(|c| c.type_ == "Accepted" && c.status == "True");
@@ -151,6 +160,53 @@ fn finish(
         admits: decided.admits,
         waits: decided.waits,
     }
+}
+
+/// Whether agents shall act on the network, by its ranges; `None` while a new network waits for its first one.
+///
+/// A pod gets an address of every family that the spec has, so each needs an admitted range. A network that was
+/// accepted stays so when a range is added that cannot be admitted: the edit must not stop what worked.
+fn accepted(network: &Network, decided: &Decided) -> Option<(bool, Reason, String)> {
+    let admitted = |v6| {
+        let of_family = |range: &&AdmittedRange| range.cidr.is_ipv6() == v6;
+        decided.ranges.iter().filter(of_family).any(|range| range.state == RangeState::Admitted)
+    };
+    let wanted = network.spec.ipam.iter().flat_map(|ipam| &ipam.ranges);
+    let lacking = wanted.map(|range| range.cidr.is_ipv6()).find(|v6| !admitted(*v6));
+    match (lacking, &decided.refused) {
+        (None, None) => Some((true, Reason::Accepted, "the network is admitted".to_owned())),
+        (None, Some(message)) if is_accepted(network) => {
+            Some((true, Reason::RangeOverlap, format!("{message}; the other ranges stay in use")))
+        }
+        (_, Some(message)) => Some((false, Reason::RangeOverlap, message.clone())),
+        (Some(_), None) if !has_admitted(&decided.ranges) => None,
+        (Some(v6), None) => {
+            let family = if v6 { "IPv6" } else { "IPv4" };
+            let message =
+                format!("no {family} range is admitted yet: addresses of it were given up a moment ago");
+            Some((false, Reason::RangeInUse, message))
+        }
+    }
+}
+
+/// What still holds addresses of ranges that were removed; `None` if no range drains.
+fn draining(
+    network: &Network,
+    ranges: &[AdmittedRange],
+    claimed: &Claimed<'_>,
+    users: &Users,
+) -> Option<(bool, Reason, String)> {
+    let uid = network.metadata.uid.as_deref().unwrap_or_default();
+    let left = ranges.iter().filter(|range| range.state == RangeState::Draining).map(|range| {
+        let blocks = claimed.count_in(uid, range);
+        let pods = match users.of_range(uid, range.cidr) {
+            None => "the pods that hold its addresses are being counted".to_owned(),
+            Some(holders) => format!("its addresses are held by {holders}"),
+        };
+        format!("{} was removed, and {pods}; address blocks of nodes left: {blocks}", range.cidr)
+    });
+    let message = left.reduce(|all, one| format!("{all}. {one}"))?;
+    Some((true, Reason::RangeInUse, message))
 }
 
 fn has_admitted(ranges: &[AdmittedRange]) -> bool {
@@ -187,7 +243,9 @@ fn set_flags(network: &Network, ranges: &mut [AdmittedRange], claimed: &Claimed<
         .count() as u64;
     let uid = network.metadata.uid.as_deref().unwrap_or_default();
     for range in ranges.iter_mut().filter(|range| range.state == RangeState::Admitted) {
-        (range.scarce, range.full) = occupancy::flags(range, claimed.unclaimed(uid, range), on);
+        let unclaimed = claimed.unclaimed(uid, range);
+        (range.scarce, range.full) = occupancy::flags(range, unclaimed, on);
+        range.unclaimed = occupancy::told_unclaimed(range.unclaimed, unclaimed);
     }
 }
 
@@ -213,14 +271,18 @@ fn in_use(network: &Network, claimed: &Claimed<'_>, world: &World<'_>) -> (bool,
             )
         };
     }
-    match (world.pods_left.get(uid), blocks) {
-        (None, _) => (true, Reason::StillUsed, "what still uses the network is being counted".to_owned()),
-        (Some(0), 0) => (false, Reason::Unused, "nothing uses the network any more".to_owned()),
-        (Some(pods), blocks) => (
-            true,
-            Reason::StillUsed,
-            format!("attachments of pods left: {pods}; address blocks of nodes left: {blocks}"),
-        ),
+    match world.users.of_network(uid) {
+        None => (true, Reason::StillUsed, "what still uses the network is being counted".to_owned()),
+        Some(holders) if holders.attachments == 0 && blocks == 0 => {
+            (false, Reason::Unused, "nothing uses the network any more".to_owned())
+        }
+        Some(holders) => {
+            let attachments = holders.attachments;
+            let message = format!(
+                "attachments of pods left: {attachments}, of {holders}; address blocks of nodes left: {blocks}"
+            );
+            (true, Reason::StillUsed, message)
+        }
     }
 }
 
@@ -250,7 +312,10 @@ fn condition(
 fn urgency(old: &NetworkStatus, new: &NetworkStatus) -> Urgency {
     let essence = |status: &NetworkStatus| {
         let mut status = status.clone();
-        status.ranges.iter_mut().for_each(|range| (range.scarce, range.full) = (false, false));
+        status.unclaimed = None;
+        for range in &mut status.ranges {
+            (range.scarce, range.full, range.unclaimed) = (false, false, 0);
+        }
         status.conditions.retain(|condition| condition.type_ == ConditionType::Accepted.as_str());
         status
     };

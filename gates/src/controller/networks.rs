@@ -1,6 +1,6 @@
 //! Driver: statuses and finalizers of Networks, and what is compiled from them into `Admission/default`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use fairlead_crds::{Admission, AdmissionSpec, ConditionType, IPBlock, Network, PodNetwork, Reason, names};
@@ -19,6 +19,7 @@ use super::model::{Block, Node, NodeOffer};
 use super::occupancy::Claimed;
 use super::run::Driver;
 use super::settle::{SETTLE, Settling};
+use super::users::Users;
 use super::view::View;
 use super::{compile, island, node_patch, occupancy, remains, scheduling};
 
@@ -27,6 +28,20 @@ const LAZY: Duration = Duration::from_secs(10);
 /// How often the records of terminating Networks are counted.
 const COUNT: Duration = Duration::from_secs(3);
 
+/// When records were counted.
+struct Counted {
+    at: Instant,
+    took: Duration,
+}
+
+impl Counted {
+    /// How long to rest before they are counted again: in a large cluster a list of all records is dear.
+    fn rest(&self, wanted: &Users) -> Duration {
+        let least = if wanted.has_terminating() { COUNT } else { LAZY };
+        least.max(self.took * 20)
+    }
+}
+
 /// The driver.
 pub struct Networks {
     caller: Caller,
@@ -34,8 +49,8 @@ pub struct Networks {
     api: Api<Network>,
     settling: Settling,
     lazy: HashMap<String, Instant>,
-    pods_left: BTreeMap<String, usize>,
-    counted: Option<Instant>,
+    users: Users,
+    counted: Option<Counted>,
     islands: BTreeSet<String>,
     /// When who gets the scheduling gate was written last.
     gates_written: Option<Instant>,
@@ -50,7 +65,7 @@ impl Networks {
             events,
             settling: Settling::new(Instant::now()),
             lazy: HashMap::new(),
-            pods_left: BTreeMap::new(),
+            users: Users::default(),
             counted: None,
             islands: BTreeSet::new(),
             gates_written: None,
@@ -88,7 +103,7 @@ impl Networks {
             blocks,
             nodes: &nodes,
             used: &in_use.map(|network| network.name.clone()).collect(),
-            pods_left: &self.pods_left,
+            users: &self.users,
             settling: &self.settling,
             instant: Instant::now(),
             now: Time(Timestamp::now()),
@@ -174,34 +189,34 @@ impl Networks {
         Ok(network)
     }
 
-    /// Counts the attachments of terminating Networks; nothing else needs a look at all records.
+    /// Counts who holds addresses of terminating Networks and draining ranges; nothing else needs a look at all records.
     async fn count_users(&mut self, networks: &[Network]) -> Result<(), CallError> {
-        let terminating = networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some());
-        let uids: BTreeSet<String> = terminating.filter_map(|network| network.metadata.uid.clone()).collect();
-        self.pods_left.retain(|uid, _| uids.contains(uid));
-        let all_known = uids.iter().all(|uid| self.pods_left.contains_key(uid));
-        if uids.is_empty() || all_known && self.counted.is_some_and(|at| at.elapsed() < COUNT) {
+        let wanted = Users::wanted(networks);
+        let rests = self.counted.as_ref().is_some_and(|counted| counted.at.elapsed() < counted.rest(&wanted));
+        if wanted.is_empty() || self.users.covers(&wanted) && rests {
             return Ok(());
         }
+        let began = Instant::now();
         let records: Api<PodNetwork> = Api::all(self.caller.client.clone());
         let records = self.caller.read("list podnetworks", records.list(&ListParams::default())).await?;
-        let mut left: BTreeMap<String, usize> = uids.into_iter().map(|uid| (uid, 0)).collect();
-        for attachment in records.items.iter().flat_map(|record| &record.spec.attachments) {
-            left.entry(attachment.network_uid.clone()).and_modify(|count| *count += 1);
-        }
-        (self.pods_left, self.counted) = (left, Some(Instant::now()));
+        self.users = Users::count(networks, &records.items);
+        self.counted = Some(Counted { at: Instant::now(), took: began.elapsed() });
         Ok(())
     }
 
     /// Removes our finalizer from a Network that nothing uses, after looking at blocks and records once more.
     async fn let_go(&mut self, network: &Network) {
         let uid = network.metadata.uid.as_deref().unwrap_or_default();
-        if self.pods_left.get(uid) != Some(&0) || !self.settling.has_ended(uid, Instant::now()) {
+        if !self.is_unheld(uid) || !self.settling.has_ended(uid, Instant::now()) {
             return;
         }
         if let Err(error) = self.try_let_go(network, uid).await {
             warn!(network = network.name_any(), %error, "Network was not let go");
         }
+    }
+
+    fn is_unheld(&self, uid: &str) -> bool {
+        self.users.of_network(uid).is_some_and(|holders| holders.attachments == 0)
     }
 
     async fn try_let_go(&mut self, network: &Network, uid: &str) -> Result<(), CallError> {
@@ -214,9 +229,7 @@ impl Networks {
         let blocks = self.caller.read("list ipblocks", blocks.list(&of_network)).await?;
         self.counted = None;
         self.count_users(std::slice::from_ref(network)).await?;
-        if blocks.items.iter().any(|block| block.spec.network_uid == uid)
-            || self.pods_left.get(uid) != Some(&0)
-        {
+        if blocks.items.iter().any(|block| block.spec.network_uid == uid) || !self.is_unheld(uid) {
             return Ok(());
         }
         info!(network = name, "nothing uses the Network any more");
@@ -307,6 +320,8 @@ fn full(status: &fairlead_crds::NetworkStatus) -> serde_json::Value {
         "observedGeneration": status.observed_generation,
         "driver": status.driver,
         "reach": status.reach,
+        "addresses": status.addresses,
+        "unclaimed": status.unclaimed,
         "ranges": status.ranges,
         "conditions": status.conditions,
     })

@@ -1,6 +1,6 @@
 //! Driver: extended resources and taints of Nodes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
@@ -29,6 +29,7 @@ pub struct Nodes {
     prefix: String,
     trackers: HashMap<(String, String), Tracker>,
     changes: Changes,
+    began: Instant,
 }
 
 /// What a look decided about one node.
@@ -52,6 +53,7 @@ impl Nodes {
             prefix,
             trackers: HashMap::new(),
             changes: Changes::default(),
+            began: Instant::now(),
         }
     }
 
@@ -86,7 +88,7 @@ impl Nodes {
         again: &mut Option<Duration>,
     ) -> Todo {
         let current = node.taints.as_deref().unwrap_or_default();
-        let change = self.changes.decide(&node.name, &self.prefix, current, facts, Instant::now());
+        let change = self.changes.decide(&node.name, current, facts, Instant::now());
         if change.waits {
             sooner(again, PAUSE / 5);
         }
@@ -102,14 +104,15 @@ impl Nodes {
         todo: &mut Todo,
         again: &mut Option<Duration>,
     ) -> bool {
-        let all: std::collections::BTreeSet<&String> = targets.keys().chain(node.resources.keys()).collect();
+        let all: BTreeSet<&String> = targets.keys().chain(node.resources.keys()).collect();
         let mut count = false;
         for network in all {
             let published = node.resources.get(network);
             // Capacity and allocatable that differ are set anew, as if the kubelet had just zeroed them.
             let current = published.map(|published| published.value().unwrap_or(0));
             let counted = counts.map(|counts| counts.get(network).copied().unwrap_or(0));
-            let tracker = self.trackers.entry((node.name.clone(), network.clone())).or_default();
+            let key = (node.name.clone(), network.clone());
+            let tracker = self.trackers.entry(key).or_insert_with(|| Tracker::new(self.began));
             let target = targets.get(network).map_or(0, |offer| offer.target(current));
             match tracker.step(target, current, counted, Instant::now()) {
                 Step::Nothing => {}

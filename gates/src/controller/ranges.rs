@@ -106,6 +106,7 @@ impl Decided {
             state: RangeState::Admitted,
             scarce: false,
             full: false,
+            unclaimed: 0,
             message: None,
         };
         if let Some(why) = obstacle(&claim, entry.block_prefix, draining, entries, ground) {
@@ -133,7 +134,7 @@ impl Decided {
     fn drain(&mut self, network: &Network, range: &AdmittedRange, ground: &Ground<'_>) {
         let uid = network.metadata.uid.as_deref().unwrap_or_default();
         if range.state == RangeState::Draining
-            && !ground.claimed.any_in(uid, range)
+            && ground.claimed.count_in(uid, range) == 0
             && (ground.drained)(range.cidr)
         {
             return;
@@ -143,6 +144,7 @@ impl Decided {
             state: RangeState::Draining,
             scarce: false,
             full: false,
+            unclaimed: 0,
             message: None,
             ..range.clone()
         });

@@ -63,6 +63,11 @@ pub enum Step {
 }
 
 impl Tracker {
+    /// Nothing is known of a resource but that somebody else, before that time, may have removed it to shrink it.
+    pub fn new(began: Instant) -> Self {
+        Self { removed: Some(began), counted: None }
+    }
+
     /// The next step towards `target` (0: the node shall not have the resource).
     ///
     /// `current` is what the node advertises, `counted` what its bound pods request, if that was just counted.
@@ -72,8 +77,12 @@ impl Tracker {
                 *self = Self::default();
                 if current.is_some() { Step::Remove } else { Step::Nothing }
             }
-            // The kubelet sets extended resources to 0 when it registers the node.
-            None | Some(0) => self.fill(target, counted, now),
+            // The kubelet sets extended resources to 0 when it registers the node, and would fail pods by it: no delay.
+            Some(0) => {
+                self.removed = None;
+                self.fill(target, counted, now)
+            }
+            None => self.fill(target, counted, now),
             Some(current) => {
                 self.removed = None;
                 self.adjust(target, current, counted, now)
@@ -197,12 +206,46 @@ mod tests {
         assert_eq!(tracker.step(5, Some(8), None, now + RECHECK), Step::Count);
     }
 
+    #[test]
+    fn a_new_leader_waits_for_binds_that_its_predecessor_shrank_for_but_not_where_the_kubelet_set_zero() {
+        let began = Instant::now();
+        let mut tracker = Tracker::new(began);
+        assert_eq!(tracker.step(4, None, None, began), Step::Wait(SETTLE_MIN));
+        assert_eq!(tracker.step(4, None, Some(5), began + SETTLE_MIN), Step::Wait(RECOUNT));
+        assert_eq!(tracker.step(4, None, Some(6), began + SETTLE_MIN + RECOUNT), Step::Wait(RECOUNT));
+        assert_eq!(tracker.step(4, None, Some(6), began + SETTLE_MIN + 2 * RECOUNT), Step::Set(6));
+        assert_eq!(Tracker::new(began).step(4, Some(0), Some(3), began), Step::Set(4));
+    }
+
+    #[test]
+    fn a_node_that_registers_later_has_its_number_after_one_count() {
+        let began = Instant::now();
+        let (mut tracker, later) = (Tracker::new(began), began + SETTLE_MAX);
+        assert_eq!(tracker.step(4, None, None, later), Step::Count);
+        assert_eq!(tracker.step(4, None, Some(2), later), Step::Set(4));
+    }
+
+    #[test]
+    fn a_network_that_is_gone_from_a_node_takes_its_resource_along_whatever_was_under_way() {
+        let (now, mut tracker) = (Instant::now(), Tracker::default());
+        assert_eq!(tracker.step(5, Some(8), Some(2), now), Step::Remove);
+        assert_eq!(tracker.step(0, None, None, now), Step::Nothing);
+        assert_eq!(
+            tracker.step(5, None, Some(2), now),
+            Step::Set(5),
+            "it came back: nothing was bound meanwhile"
+        );
+    }
+
     #[derive(Debug, Clone)]
     enum Move {
         Bind,
         Leave,
         Target(u64),
         Tick(u64),
+        KubeletZeroes,
+        NodeRegisters,
+        NewLeader,
     }
 
     fn moves() -> impl Strategy<Value = Vec<Move>> {
@@ -211,15 +254,20 @@ mod tests {
             2 => Just(Move::Leave),
             2 => (0u64..12).prop_map(Move::Target),
             4 => (0u64..1500).prop_map(Move::Tick),
+            1 => Just(Move::KubeletZeroes),
+            1 => Just(Move::NodeRegisters),
+            1 => Just(Move::NewLeader),
         ];
         prop::collection::vec(one, 1..200)
     }
 
     proptest! {
-        /// A scheduler that binds only what the advertised number allows, and a controller that follows any target.
+        /// A scheduler that binds only what the advertised number allows, and a controller that follows any target,
+        /// while kubelets zero it, nodes come back and leaders change.
         #[test]
         fn what_is_advertised_is_never_below_what_bound_pods_request(moves in moves()) {
-            let (mut tracker, mut now) = (Tracker::default(), Instant::now());
+            let mut now = Instant::now();
+            let mut tracker = Tracker::new(now);
             let (mut target, mut advertised, mut bound) = (4u64, None::<u64>, 0u64);
             for next in moves {
                 match next {
@@ -227,6 +275,10 @@ mod tests {
                     Move::Leave => bound = bound.saturating_sub(1),
                     Move::Target(n) => target = n,
                     Move::Tick(ms) => now += MS * u32::try_from(ms).unwrap(),
+                    // Pods stay bound; the kubelet goes on with those it runs and admits none while it says 0.
+                    Move::KubeletZeroes => advertised = advertised.map(|_| 0),
+                    Move::NodeRegisters => (advertised, bound) = (None, 0),
+                    Move::NewLeader => tracker = Tracker::new(now),
                     Move::Bind => {}
                 }
                 let mut step = tracker.step(target, advertised, None, now);

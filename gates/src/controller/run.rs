@@ -103,7 +103,7 @@ async fn lead(caller: Caller, args: Args, token: CancellationToken) {
     ));
     tasks.spawn(drive(Pods::new(caller.clone(), events), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(LostNodes::new(caller.clone(), args.lost_after), Arc::clone(&view), token.clone()));
-    tasks.spawn(drive(Uninstall::new(caller, args.taint_prefix), view, token.clone()));
+    tasks.spawn(drive(Uninstall::new(caller), view, token.clone()));
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             warn!(%error, "a task of the leader failed; the term ends");

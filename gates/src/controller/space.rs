@@ -39,6 +39,16 @@ pub enum Conflict {
         /// The space of both.
         space: String,
     },
+    /// A range that was removed from the same network has some of its addresses.
+    #[error(
+        "{cidr} overlaps {other}, which was removed from the network and is still in use; it is admitted when that has drained, see condition Draining"
+    )]
+    Own {
+        /// The range that is refused.
+        cidr: Cidr,
+        /// The range that drains.
+        other: Cidr,
+    },
     /// A node owns some of its addresses for another range.
     #[error(
         "{cidr} overlaps block {block}, which node {node} owns for network {network}; it is admitted when the block is handed back"
@@ -76,6 +86,9 @@ impl Table {
             .0
             .iter()
             .find(|other| other.space == claim.space && !other.is_same(claim) && other.shares_with(claim))?;
+        if other.network_uid == claim.network_uid {
+            return Some(Conflict::Own { cidr: claim.cidr, other: other.cidr });
+        }
         Some(Conflict::Range {
             cidr: claim.cidr,
             other: other.cidr,

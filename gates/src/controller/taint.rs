@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
+use fairlead_crds::names;
 use k8s_openapi::api::core::v1::Taint;
 
 /// Fewest time between two changes of one taint.
@@ -19,6 +20,8 @@ pub struct Facts {
     pub resource: bool,
     /// Whether no unclaimed block is left for a family that its pods need.
     pub full: bool,
+    /// Whether the node owns as many blocks as it may.
+    pub at_limit: bool,
     /// How many addresses its ranges have, of the scarcer family.
     pub size: u128,
     /// Addresses the node can hand out now.
@@ -48,7 +51,7 @@ impl Facts {
         }
         let (low, high) = self.marks();
         let short = if current.is_some() { self.free < high } else { self.free <= low };
-        effect_if(self.full && short, effect)
+        effect_if((self.full || self.at_limit) && short, effect)
     }
 }
 
@@ -72,25 +75,27 @@ pub struct Change {
 }
 
 impl Changes {
-    /// What a node's taints shall be. `wanted` has the networks the node has, by taint key; keys of ours that are not
-    /// in it are removed.
+    /// What a node's taints shall be. `wanted` has the networks the node has, by taint key; taints of ours that are
+    /// not in it are removed, also those under a prefix that was configured before.
     pub fn decide(
         &self,
         node: &str,
-        prefix: &str,
         current: &[Taint],
         wanted: &BTreeMap<String, Facts>,
         now: Instant,
     ) -> Change {
-        let (ours, mut taints): (Vec<Taint>, Vec<Taint>) =
-            current.iter().cloned().partition(|taint| taint.key.starts_with(prefix));
+        let is_ours = |taint: &Taint| {
+            names::is_our_taint(&taint.key, taint.value.as_deref()) || wanted.contains_key(&taint.key)
+        };
+        let (ours, mut taints): (Vec<Taint>, Vec<Taint>) = current.iter().cloned().partition(is_ours);
         let mut change = Change::default();
         let keys = wanted.keys().cloned().chain(ours.iter().map(|taint| taint.key.clone()));
         for key in keys.collect::<std::collections::BTreeSet<_>>() {
             let here: Vec<&Taint> = ours.iter().filter(|taint| taint.key == key).collect();
             let has = here.first().map(|taint| taint.effect.as_str());
             let wants = wanted.get(&key).and_then(|facts| facts.wanted(has));
-            let same = here.len() <= 1 && has == wants;
+            let marked = here.iter().all(|taint| taint.value.as_deref() == Some(names::TAINT_MARK));
+            let same = here.len() <= 1 && has == wants && marked;
             let rests = self
                 .0
                 .get(&(node.to_owned(), key.clone()))
@@ -101,6 +106,7 @@ impl Changes {
             } else {
                 taints.extend(wants.map(|effect| Taint {
                     key: key.clone(),
+                    value: Some(names::TAINT_MARK.to_owned()),
                     effect: effect.to_owned(),
                     ..Taint::default()
                 }));
@@ -129,6 +135,7 @@ mod tests {
         effect: Some("PreferNoSchedule"),
         resource: true,
         full: true,
+        at_limit: false,
         size: 256,
         free: 0,
         promised: 20,
@@ -140,12 +147,13 @@ mod tests {
     }
 
     fn taint(key: &str, effect: &str) -> Taint {
-        Taint { key: key.into(), effect: effect.into(), ..Taint::default() }
+        let value = key.starts_with(PREFIX).then(|| names::TAINT_MARK.to_owned());
+        Taint { key: key.into(), effect: effect.into(), value, ..Taint::default() }
     }
 
     fn decide(current: &[Taint], facts: Option<Facts>) -> Option<Vec<Taint>> {
         let wanted = facts.into_iter().map(|facts| (key(), facts)).collect();
-        Changes::default().decide("n", PREFIX, current, &wanted, Instant::now()).taints
+        Changes::default().decide("n", current, &wanted, Instant::now()).taints
     }
 
     #[test]
@@ -200,17 +208,39 @@ mod tests {
     fn one_taint_changes_at_most_every_five_seconds() {
         let (mut changes, start) = (Changes::default(), Instant::now());
         let wanted = BTreeMap::from([(key(), FACTS)]);
-        let first = changes.decide("n", PREFIX, &[], &wanted, start);
+        let first = changes.decide("n", &[], &wanted, start);
         changes.note("n", first.keys, start);
         let there = first.taints.unwrap();
         let none = BTreeMap::new();
-        let soon = changes.decide("n", PREFIX, &there, &none, start + Duration::from_secs(4));
+        let soon = changes.decide("n", &there, &none, start + Duration::from_secs(4));
         assert_eq!((soon.taints, soon.waits), (None, true));
-        assert_eq!(changes.decide("n", PREFIX, &there, &none, start + PAUSE).taints, Some(vec![]));
-        assert!(
-            changes.decide("m", PREFIX, &there, &none, start).taints.is_some(),
-            "another node does not wait"
-        );
+        assert_eq!(changes.decide("n", &there, &none, start + PAUSE).taints, Some(vec![]));
+        assert!(changes.decide("m", &there, &none, start).taints.is_some(), "another node does not wait");
+    }
+
+    #[test]
+    fn a_taint_under_a_prefix_of_before_goes_and_those_of_others_under_the_same_prefix_stay() {
+        let shared = "status-taint.cluster-autoscaler.kubernetes.io/";
+        let others = Taint { value: None, ..taint(&format!("{shared}blue"), "NoSchedule") };
+        let before = Taint {
+            value: Some(names::TAINT_MARK.into()),
+            ..taint(&format!("{shared}fairlead-blue"), "NoSchedule")
+        };
+        let after = decide(&[others.clone(), before], Some(FACTS));
+        assert_eq!(after, Some(vec![others, taint(&key(), "PreferNoSchedule")]));
+    }
+
+    #[test]
+    fn a_taint_without_our_value_is_set_anew() {
+        let bare = Taint { value: None, ..taint(&key(), "PreferNoSchedule") };
+        assert_eq!(decide(&[bare], Some(FACTS)), Some(vec![taint(&key(), "PreferNoSchedule")]));
+    }
+
+    #[test]
+    fn a_node_at_its_limit_of_blocks_is_exhausted_although_the_range_is_not() {
+        let facts = Facts { full: false, at_limit: true, ..FACTS };
+        assert!(decide(&[], Some(facts)).is_some());
+        assert_eq!(decide(&[], Some(Facts { free: 1, ..facts })), None);
     }
 
     proptest! {

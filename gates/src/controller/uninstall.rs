@@ -27,15 +27,14 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The driver.
 pub struct Uninstall {
     caller: Caller,
-    prefix: String,
     leases: Leases,
     looked: Option<Instant>,
 }
 
 impl Uninstall {
     /// A driver that begins its term.
-    pub fn new(caller: Caller, prefix: String) -> Self {
-        Self { caller, prefix, leases: Leases::default(), looked: None }
+    pub fn new(caller: Caller) -> Self {
+        Self { caller, leases: Leases::default(), looked: None }
     }
 
     async fn pass(&mut self, view: &View) {
@@ -68,8 +67,7 @@ impl Uninstall {
             view.nodes.put(node.name.clone(), written.into());
         }
         let current = node.taints.as_deref().unwrap_or_default();
-        let change =
-            Changes::default().decide(&node.name, &self.prefix, current, &BTreeMap::new(), Instant::now());
+        let change = Changes::default().decide(&node.name, current, &BTreeMap::new(), Instant::now());
         if let Some(taints) = change.taints {
             let patch = json_patch(node_patch::taints(node, &taints));
             let written = self

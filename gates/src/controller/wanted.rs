@@ -1,6 +1,6 @@
 //! What the Networks of the cluster want of a node: a number for the scheduler, a taint. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_crds::{Network, names};
 
@@ -14,6 +14,8 @@ use super::taint::Facts;
 pub struct Wanted {
     networks: BTreeMap<String, Network>,
     exhausted: BTreeMap<String, bool>,
+    /// The nodes that own as many blocks as they may, by Network.
+    at_limit: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Wanted {
@@ -27,7 +29,11 @@ impl Wanted {
             .iter()
             .map(|(name, network)| (name.clone(), occupancy::is_exhausted(network, &claimed)))
             .collect();
-        Self { networks, exhausted }
+        let at_limit = networks
+            .iter()
+            .map(|(name, network)| (name.clone(), occupancy::nodes_at_limit(network, &claimed)))
+            .collect();
+        Self { networks, exhausted, at_limit }
     }
 
     /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
@@ -51,6 +57,7 @@ impl Wanted {
                 effect: network.spec.exhaustion.taint.as_taint().filter(|_| network.spec.ipam.is_some()),
                 resource: network.spec.exhaustion.resource,
                 full: self.exhausted.get(&here.name).copied().unwrap_or(false),
+                at_limit: self.at_limit.get(&here.name).is_some_and(|nodes| nodes.contains(&node.name)),
                 size: occupancy::size(network),
                 free: here.free,
                 promised: here.promised,

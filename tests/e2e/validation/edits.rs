@@ -116,6 +116,7 @@ fn live() -> Row {
         .accepts([set("/spec/exhaustion", json!({ "resource": false, "taint": "NoSchedule" }))])
         .accepts([set("/spec/hold", "Gate"), set("/spec/unheld", "Evict"), set("/spec/allowStatic", true)])
         .accepts([set("/spec/ipam/quarantine", "10m"), set("/spec/ipam/probe", "300ms")])
+        .accepts([set("/spec/ipam/maxBlocksPerNode", 4)])
         .accepts([set("/spec/bridge/antiSpoof", true)])
 }
 

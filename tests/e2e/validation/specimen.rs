@@ -48,9 +48,11 @@ pub fn network(server: &Server, name: &str, space: &str) -> Specimens {
         "observedGeneration": 1,
         "driver": "bridge",
         "reach": "Node",
+        "addresses": 65278,
+        "unclaimed": 32768,
         "ranges": [{
             "cidr": "10.20.0.0/16", "blockPrefix": 28, "gateway": "10.20.0.1", "exclude": ["10.20.255.0/24"],
-            "state": "Admitted", "scarce": false, "full": false, "message": "fine",
+            "state": "Admitted", "scarce": false, "full": false, "unclaimed": 2048, "message": "fine",
         }],
         "conditions": conditions("Accepted"),
     });
@@ -70,7 +72,7 @@ fn full_network(space: &str) -> Value {
                 { "cidr": "10.20.0.0/16", "gateway": "10.20.0.1", "exclude": ["10.20.255.0/24"], "blockPrefix": 28, "use": "Pods" },
                 { "cidr": "fd00:20::/64" },
             ],
-            "quarantine": "130s", "hotplugReserve": 1, "identity": "None", "probe": "None",
+            "quarantine": "130s", "hotplugReserve": 1, "maxBlocksPerNode": 8, "identity": "None", "probe": "None",
         },
         "routes": [{ "to": "10.99.0.0/16", "via": "10.20.0.1" }],
         "allowedNamespaces": { "from": "Selector", "selector": selector() },
@@ -130,7 +132,8 @@ pub fn node_network(server: &Server, name: &str) -> Specimens {
         "summary": "blue 6/28",
         "networks": [{
             "name": "blue", "ready": false, "reason": "Missing", "message": "it is not there",
-            "owned": 28, "used": 6, "quarantined": 1, "free": 21, "promised": 27,
+            "owned": 28, "used": 6, "quarantined": 1, "free": 21, "promised": 27, "claimable": 64,
+            "families": [{ "family": "IPv4", "owned": 28, "used": 6, "quarantined": 1, "free": 21, "claimable": 64 }],
         }],
         "conditions": conditions("Ready"),
     });

@@ -171,7 +171,7 @@ pub async fn presentation(env: Arc<Env>) -> Result<()> {
     records.remove("shown").await?;
     outcome?;
     for (short, columns) in [
-        ("fnet", "NAME DRIVER REACH ACCEPTED REASON AGE"),
+        ("fnet", "NAME DRIVER REACH ACCEPTED REASON ADDRESSES UNCLAIMED AGE MESSAGE"),
         ("pnet", "NAME POD NODE NETWORKS ADDRESSES READY REASON AGE MESSAGE"),
         ("nnet", "NAME READY NETWORKS AGENT AGE"),
         ("ipblocks", "NAME NETWORK CIDR NODE SPACE AGE"),

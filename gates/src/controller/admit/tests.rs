@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -17,12 +19,12 @@ fn network(name: &str, age: u32, edit: &Value) -> Network {
 struct Case {
     networks: Vec<Network>,
     blocks: Vec<Block>,
-    pods_left: BTreeMap<String, usize>,
+    users: Users,
 }
 
 impl Case {
     fn of(networks: Vec<Network>) -> Self {
-        Self { networks, blocks: vec![], pods_left: BTreeMap::new() }
+        Self { networks, blocks: vec![], users: Users::default() }
     }
 
     fn run(&self) -> BTreeMap<String, Plan> {
@@ -34,7 +36,7 @@ impl Case {
             blocks: &self.blocks.iter().collect::<Vec<_>>(),
             nodes: &[&node],
             used: &BTreeSet::new(),
-            pods_left: &self.pods_left,
+            users: &self.users,
             settling: &settling,
             instant: start + crate::controller::settle::SETTLE,
             now: Time("2026-11-21T10:00:00Z".parse().unwrap()),
@@ -162,10 +164,13 @@ fn a_terminating_network_says_what_is_left_and_gets_no_finalizer() {
         0,
         &json!({ "metadata": { "deletionTimestamp": "2026-11-21T10:00:00Z" } }),
     )]);
-    case.pods_left.insert("uid-blue".into(), 2);
+    case.users = Users::count(&case.networks, &[record("a", "10.0.0.5"), record("b", "10.0.0.6")]);
     let plan = &case.run()["blue"];
     let in_use = plan.status.conditions.iter().find(|c| c.type_ == "InUse").unwrap();
-    assert_eq!(in_use.message, "attachments of pods left: 2; address blocks of nodes left: 0");
+    assert_eq!(
+        in_use.message,
+        "attachments of pods left: 2, of 2 pods (ns/a, ns/b); address blocks of nodes left: 0"
+    );
     assert!(!plan.needs_finalizer && !plan.admits && plan.status.ranges.is_empty());
 }
 
@@ -185,3 +190,104 @@ fn a_changed_condition_keeps_its_time_until_its_status_changes() {
             .all(|c| c.last_transition_time == before && c.observed_generation == Some(2))
     );
 }
+
+fn record(pod: &str, address: &str) -> fairlead_crds::PodNetwork {
+    serde_json::from_value(json!({
+        "apiVersion": "fairlead.dev/v1alpha1", "kind": "PodNetwork", "metadata": { "namespace": "ns", "name": pod },
+        "spec": { "podName": pod, "podUID": pod, "nodeName": "n", "attachments": [{
+            "network": "blue", "networkUID": "uid-blue", "interface": "net1", "mac": "02:00:00:00:00:01",
+            "addresses": [{ "address": format!("{address}/24"), "block": "b", "blockUID": "bu" }] }] }
+    }))
+    .unwrap()
+}
+
+/// A range that a network wants and has.
+fn having(cidr: &str, prefix: u8) -> Value {
+    json!({ "spec": { "ipam": { "ranges": [{ "cidr": cidr }] } },
+            "status": { "ranges": [{ "cidr": cidr, "blockPrefix": prefix, "state": "Admitted" }] } })
+}
+
+/// A network that was accepted with 10.0.0.0/24 and whose spec has these ranges now.
+fn edited(ranges: &Value) -> Network {
+    let accepted = json!([{ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+    let status = json!({ "ranges": [{ "cidr": "10.0.0.0/24", "blockPrefix": 28, "state": "Admitted" }], "conditions": accepted });
+    network("blue", 0, &json!({ "spec": { "ipam": { "ranges": ranges } }, "status": status }))
+}
+
+#[test]
+fn a_range_that_cannot_be_added_does_not_stop_what_works() {
+    let red = network("red", 9, &having("10.7.0.0/24", 28));
+    let blue = edited(&json!([{ "cidr": "10.0.0.0/24" }, { "cidr": "10.7.0.0/25" }]));
+    let plan = &Case::of(vec![red, blue]).settle()["blue"];
+    let condition = plan.status.conditions.iter().find(|c| c.type_ == "Accepted").unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("True", "RangeOverlap"));
+    assert!(condition.message.ends_with("the other ranges stay in use"), "{}", condition.message);
+    assert_eq!(plan.status.ranges[1].state, RangeState::Refused);
+}
+
+#[test]
+fn a_range_that_is_narrowed_while_in_use_drains_and_the_pods_are_named() {
+    let mut case = Case::of(vec![edited(&json!([{ "cidr": "10.0.0.0/25" }]))]);
+    case.blocks.push(Block {
+        name: "b".into(),
+        space: "default".into(),
+        network: "blue".into(),
+        network_uid: "uid-blue".into(),
+        node: "node1".into(),
+        cidr: "10.0.0.0/28".parse().unwrap(),
+    });
+    let message = |case: &Case, kind: &str| {
+        let plan = case.run().remove("blue").unwrap();
+        let condition = plan.status.conditions.iter().find(|c| c.type_ == kind).unwrap().clone();
+        (condition.status, condition.reason, condition.message)
+    };
+    let (status, reason, why) = message(&case, "Accepted");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "RangeOverlap"));
+    assert!(why.starts_with("10.0.0.0/25 overlaps 10.0.0.0/24, which was removed from the network"), "{why}");
+    case.networks[0].status = Some(case.run()["blue"].status.clone());
+    assert!(message(&case, "Draining").2.contains("are being counted"));
+    case.users = Users::count(&case.networks, &[record("web-0", "10.0.0.5")]);
+    assert_eq!(
+        message(&case, "Draining"),
+        (
+            "True".into(),
+            "RangeInUse".into(),
+            "10.0.0.0/24 was removed, and its addresses are held by 1 pod (ns/web-0); address blocks of nodes left: 1"
+                .into()
+        )
+    );
+}
+
+#[test]
+fn an_edit_never_takes_one_of_two_families_silently() {
+    let blue = edited(&json!([{ "cidr": "10.0.0.0/24" }, { "cidr": "fd00::/64" }]));
+    let red = network("red", 9, &having("fd00::/60", 124));
+    let plan = &Case::of(vec![red, blue]).settle()["blue"];
+    let condition = plan.status.conditions.iter().find(|c| c.type_ == "Accepted").unwrap();
+    assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("False", "RangeOverlap"));
+}
+
+#[test]
+fn totals_stand_in_the_status_and_follow_lazily() {
+    let mut case = Case::of(vec![network("blue", 0, &json!({}))]);
+    let status = case.run()["blue"].status.clone();
+    assert_eq!((status.addresses, status.unclaimed, status.ranges[0].unclaimed), (Some(254), Some(254), 16));
+    case.networks[0].status = Some(status);
+    case.blocks = (0..9)
+        .map(|n| Block {
+            name: n.to_string(),
+            space: "default".into(),
+            network: "blue".into(),
+            network_uid: "uid-blue".into(),
+            node: "node1".into(),
+            cidr: format!("10.0.0.{}/28", n * 16).parse().unwrap(),
+        })
+        .collect();
+    let plan = &case.run()["blue"];
+    assert_eq!(
+        (plan.status.ranges[0].unclaimed, plan.status.unclaimed, plan.urgency),
+        (4, Some(64), Urgency::Lazy)
+    );
+}
+
+mod race;
