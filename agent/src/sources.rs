@@ -234,16 +234,18 @@ impl Sources {
 
     /// It goes with its Node, which can come back while the agent runs.
     fn node_network(&self, view: &mut Inner, seen: &mut Seen, event: Event<PartialObjectMeta<NodeNetwork>>) {
-        match event {
-            Event::Init => seen.node_network = false,
-            Event::InitApply(_) | Event::Apply(_) => seen.node_network = true,
-            Event::InitDone | Event::Delete(_) => {
-                let gone = matches!(event, Event::Delete(_)) || !seen.node_network;
-                view.unpublished |= gone;
-                if gone {
-                    self.changed.notify_one();
-                }
+        let gone = match event {
+            Event::Init => return seen.node_network = false,
+            Event::InitApply(own) | Event::Apply(own) => {
+                seen.node_network = own.metadata.deletion_timestamp.is_none();
+                return;
             }
+            Event::InitDone => !seen.node_network,
+            Event::Delete(_) => true,
+        };
+        view.unpublished |= gone;
+        if gone {
+            self.changed.notify_one();
         }
     }
 

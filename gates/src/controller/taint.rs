@@ -18,10 +18,8 @@ pub struct Facts {
     pub effect: Option<&'static str>,
     /// Whether its addresses are counted as an extended resource.
     pub resource: bool,
-    /// Whether no unclaimed block is left for a family that its pods need.
+    /// Whether the node can claim no more for a family that its pods need: nothing is left, or it owns all it may.
     pub full: bool,
-    /// Whether the node owns as many blocks as it may.
-    pub at_limit: bool,
     /// How many addresses its ranges have, of the scarcer family.
     pub size: u128,
     /// Addresses the node can hand out now.
@@ -51,7 +49,7 @@ impl Facts {
         }
         let (low, high) = self.marks();
         let short = if current.is_some() { self.free < high } else { self.free <= low };
-        effect_if((self.full || self.at_limit) && short, effect)
+        effect_if(self.full && short, effect)
     }
 }
 
@@ -135,7 +133,6 @@ mod tests {
         effect: Some("PreferNoSchedule"),
         resource: true,
         full: true,
-        at_limit: false,
         size: 256,
         free: 0,
         promised: 20,
@@ -234,13 +231,6 @@ mod tests {
     fn a_taint_without_our_value_is_set_anew() {
         let bare = Taint { value: None, ..taint(&key(), "PreferNoSchedule") };
         assert_eq!(decide(&[bare], Some(FACTS)), Some(vec![taint(&key(), "PreferNoSchedule")]));
-    }
-
-    #[test]
-    fn a_node_at_its_limit_of_blocks_is_exhausted_although_the_range_is_not() {
-        let facts = Facts { full: false, at_limit: true, ..FACTS };
-        assert!(decide(&[], Some(facts)).is_some());
-        assert_eq!(decide(&[], Some(Facts { free: 1, ..facts })), None);
     }
 
     proptest! {

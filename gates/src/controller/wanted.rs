@@ -56,8 +56,8 @@ impl Wanted {
             let facts = Facts {
                 effect: network.spec.exhaustion.taint.as_taint().filter(|_| network.spec.ipam.is_some()),
                 resource: network.spec.exhaustion.resource,
-                full: self.exhausted.get(&here.name).copied().unwrap_or(false),
-                at_limit: self.at_limit.get(&here.name).is_some_and(|nodes| nodes.contains(&node.name)),
+                full: self.exhausted.get(&here.name).copied().unwrap_or(false)
+                    || self.at_limit.get(&here.name).is_some_and(|nodes| nodes.contains(&node.name)),
                 size: occupancy::size(network),
                 free: here.free,
                 promised: here.promised,
