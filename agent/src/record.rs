@@ -178,6 +178,20 @@ impl Records {
         }
     }
 
+    /// Asks the controller to evict the pod of a record. A record that is gone is success.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn ask_for_eviction(&self, record: &Record) -> Result<(), ApiError> {
+        let labels = json!({ names::EVICT_LABEL: names::EVICT_UNHELD });
+        let patch = Patch::Merge(json!({ "metadata": { "uid": record.uid, "labels": labels } }));
+        let (api, name) = (self.api(&record.key), object_name(record));
+        match call("label a PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Deletes a record and removes its finalizer. A record that is gone is success.
     ///
     /// # Errors

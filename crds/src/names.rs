@@ -50,6 +50,12 @@ pub const POD_LABEL: &str = "fairlead.dev/pod";
 /// `PodNetwork` and `IPBlock` label: the node, so that `kubectl get -l` works without field selectors.
 pub const NODE_LABEL: &str = "fairlead.dev/node";
 
+/// `PodNetwork` label: containers of the pod ran before its interfaces were up, and a network wants such pods evicted.
+/// Set by the agent; the controller evicts.
+pub const EVICT_LABEL: &str = "fairlead.dev/evict";
+/// The value of [`EVICT_LABEL`].
+pub const EVICT_UNHELD: &str = "unheld";
+
 /// Pod condition and readiness gate.
 pub const NETWORK_READY: &str = "fairlead.dev/network-ready";
 /// Pod scheduling gate for what does not depend on the node.

@@ -40,6 +40,7 @@ pub mod scheduling;
 pub mod settle;
 pub mod space;
 pub mod taint;
+mod unheld;
 mod uninstall;
 mod users;
 pub mod view;

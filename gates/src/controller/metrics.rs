@@ -14,6 +14,7 @@ pub enum Verb {
     Create,
     Patch,
     Delete,
+    Evict,
 }
 
 /// What is written.

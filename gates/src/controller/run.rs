@@ -23,6 +23,7 @@ use super::lost_nodes::LostNodes;
 use super::networks::Networks;
 use super::nodes::Nodes;
 use super::pods::Pods;
+use super::unheld::Evictions;
 use super::uninstall::Uninstall;
 use super::view::View;
 use super::{Args, probe};
@@ -102,6 +103,7 @@ async fn lead(caller: Caller, args: Args, token: CancellationToken) {
         token.clone(),
     ));
     tasks.spawn(drive(Pods::new(caller.clone(), events), Arc::clone(&view), token.clone()));
+    tasks.spawn(drive(Evictions::new(caller.clone()), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(LostNodes::new(caller.clone(), args.lost_after), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Uninstall::new(caller), view, token.clone()));
     while let Some(ended) = tasks.join_next().await {

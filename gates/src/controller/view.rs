@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fairlead_crds::{Admission, IPBlock, Network, NodeNetwork, names};
+use fairlead_crds::{Admission, IPBlock, Network, NodeNetwork, PodNetwork, names};
 use k8s_openapi::api::core::v1 as core;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::watcher::Config;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cache::{Bell, Cache, follow};
 use super::model::{Block, Node, NodeOffer, WaitingPod};
+use super::unheld::Unheld;
 
 /// The labels of a Namespace.
 pub type Labels = BTreeMap<String, String>;
@@ -34,6 +35,8 @@ pub struct View {
     pub blocks: Arc<Cache<Block>>,
     /// Pods without a node that carry one of our annotations, or our scheduling gate.
     pub pods: Arc<Cache<WaitingPod>>,
+    /// Pods to be evicted because they were not held.
+    pub unheld: Arc<Cache<Unheld>>,
     /// Labels of all Namespaces.
     pub namespaces: Arc<Cache<Labels>>,
     /// `Admission/default`.
@@ -57,6 +60,8 @@ impl View {
         start.watch::<NodeNetwork, _>(Config::default(), |object| Some(object.into()), &view.offers);
         start.watch::<IPBlock, _>(Config::default(), |object| Some(object.into()), &view.blocks);
         start.watch::<core::Pod, _>(Config::default().fields("spec.nodeName="), WaitingPod::of, &view.pods);
+        let labelled = Config::default().labels(&Unheld::selector());
+        start.watch::<PodNetwork, _>(labelled, Unheld::of, &view.unheld);
         start.watch::<PartialObjectMeta<core::Namespace>, _>(
             Config::default(),
             |namespace| Some(namespace.metadata.labels.unwrap_or_default()),
@@ -74,6 +79,7 @@ impl View {
             && self.offers.is_ready()
             && self.blocks.is_ready()
             && self.pods.is_ready()
+            && self.unheld.is_ready()
             && self.namespaces.is_ready()
             && self.admission.is_ready()
     }
