@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
 
 use clap::Parser;
 
@@ -18,6 +20,9 @@ pub struct Args {
     /// Socket of the container runtime (CRI).
     #[arg(long, env = "FAIRLEAD_CRI_SOCKET", default_value = "/run/containerd/containerd.sock")]
     pub cri_socket: PathBuf,
+    /// Socket of the container runtime for its plugins (NRI). Without it pods are held by their gate only.
+    #[arg(long, env = "FAIRLEAD_NRI_SOCKET", default_value = fairlead_nri::DEFAULT_SOCKET)]
+    pub nri_socket: PathBuf,
     /// Where the host's `/proc/sys/net` is mounted: a container's own is read-only.
     #[arg(long, env = "FAIRLEAD_SYSCTL_ROOT", default_value = "/proc/sys/net")]
     pub sysctl_root: PathBuf,
@@ -30,10 +35,50 @@ pub struct Args {
     /// Pods worked on side by side.
     #[arg(long, env = "FAIRLEAD_PARALLEL", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub parallel: u16,
+    /// Test knob: pods whose names begin so are attached that many seconds late, such as `slow-=5`.
+    #[arg(long, env = "FAIRLEAD_TEST_SLOW_ATTACH", hide = true)]
+    pub test_slow_attach: Option<SlowAttach>,
     /// What to log, such as info or `fairlead_agent=debug`.
     #[arg(long, env = "FAIRLEAD_LOG", default_value = "info")]
     pub log: String,
     /// Log as JSON.
     #[arg(long, env = "FAIRLEAD_LOG_JSON")]
     pub log_json: bool,
+}
+
+/// Which pods a test wants attached late, as if the kernel were slow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlowAttach {
+    prefix: String,
+    delay: Duration,
+}
+
+impl SlowAttach {
+    /// How long the attach of a pod of that name has to take longer.
+    pub fn delay(&self, pod: &str) -> Duration {
+        if pod.starts_with(&self.prefix) { self.delay } else { Duration::ZERO }
+    }
+}
+
+impl FromStr for SlowAttach {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (prefix, seconds) =
+            text.split_once('=').ok_or("expected the beginning of a name, =, and seconds")?;
+        let seconds = seconds.parse().map_err(|_| "expected whole seconds after =")?;
+        Ok(Self { prefix: prefix.to_owned(), delay: Duration::from_secs(seconds) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_knob_names_pods_and_seconds() {
+        let slow: SlowAttach = "slow-=5".parse().unwrap();
+        assert_eq!((slow.delay("slow-1").as_secs(), slow.delay("quick").as_secs()), (5, 0));
+        assert!("slow".parse::<SlowAttach>().is_err() && "slow=x".parse::<SlowAttach>().is_err());
+    }
 }

@@ -1,6 +1,6 @@
 //! One visit to a pod's namespace: observe, plan, apply, verify, mark. Blocking; knows no API.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fairlead_crds::marker::Marker;
 use fairlead_crds::{IfName, Reason};
@@ -31,6 +31,7 @@ pub struct Order {
 
 /// What was found and done.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent findings")]
 pub struct Brought {
     /// Cookie of the namespace.
     pub cookie: u64,
@@ -44,6 +45,8 @@ pub struct Brought {
     pub created: bool,
     /// Whether the ready marker was set just now.
     pub marked: bool,
+    /// Whether the ready marker is there.
+    pub ready: bool,
     /// What was put right after someone else had changed it.
     pub repaired: Option<String>,
     /// The sandbox is not the pod's newest any more, or the agent may not act any more: nothing was marked.
@@ -154,6 +157,7 @@ fn mark(
         .to_string(),
     };
     let is_ready = present.is_some_and(|present| opens(present, &order.uid, brought.cookie));
+    brought.ready = is_ready;
     if present == Some(marker.as_str()) || (is_ready && problem.is_some()) {
         return;
     }
@@ -166,9 +170,24 @@ fn mark(
         Some((_, error)) => brought.problems.push(Problem::new(Reason::AttachFailed, error.to_string())),
         None => brought.marked = problem.is_none() && !is_ready,
     }
+    brought.ready |= brought.marked;
     if brought.marked {
         info!("marked ready");
     }
+}
+
+/// Cookie and id of a namespace, and whether the ready marker of a pod is in it. Changes nothing but gives it an id.
+///
+/// # Errors
+/// If the namespace cannot be opened, entered or looked at.
+pub fn look(net: &dyn Net, path: &Path, uid: &str) -> Result<(u64, i32, bool), NetError> {
+    let mut seen = Ok((0, 0, false));
+    net.visit(path, &mut |namespace, session| {
+        let marked =
+            |observed: Observed| observed.marker.is_some_and(|marker| opens(&marker, uid, namespace.cookie));
+        seen = session.observe(&[]).map(|observed| (namespace.cookie, namespace.nsid, marked(observed)));
+    })?;
+    seen
 }
 
 fn opens(marker: &str, uid: &str, cookie: u64) -> bool {

@@ -114,6 +114,7 @@ mod tests {
             terminal,
             deleting: false,
             gated: true,
+            nri: false,
             promised,
             condition: None,
         };

@@ -252,6 +252,7 @@ mod tests {
             terminal: false,
             deleting: false,
             gated: true,
+            nri: false,
             promised: BTreeMap::new(),
             condition: None,
         }

@@ -28,6 +28,7 @@ pub mod metrics;
 pub mod model;
 pub mod net;
 pub mod node_network;
+pub mod nri;
 pub mod plan;
 pub mod queue;
 pub mod reconcile;

@@ -43,6 +43,8 @@ pub struct Pod {
     pub deleting: bool,
     /// Whether its first init container is the gate.
     pub gated: bool,
+    /// Whether plugins of the container runtime hold its containers.
+    pub nri: bool,
     /// What it asked the scheduler for, per network.
     pub promised: BTreeMap<String, u64>,
     /// Our condition on it.
@@ -69,6 +71,7 @@ impl Pod {
     /// Whether the pod waits for us or asks for something: a gate has to be opened also where no network is asked for.
     pub fn concerns_us(&self) -> bool {
         self.gated
+            || self.nri
             || self.requested.is_some()
             || self.selected.as_deref().is_some_and(|selected| selected.trim() != "[]")
     }
@@ -81,6 +84,7 @@ impl TryFrom<core::Pod> for Pod {
         let spec = pod.spec.ok_or("pod without spec")?;
         let status = pod.status.unwrap_or_default();
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
+        let nri = annotations.remove(names::HOLD_ANNOTATION).is_some_and(|hold| hold == names::HOLD_NRI);
         let gate =
             spec.init_containers.iter().flatten().next().filter(|first| first.name == names::GATE_CONTAINER);
         Ok(Self {
@@ -96,7 +100,8 @@ impl TryFrom<core::Pod> for Pod {
             terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gated: gate.is_some(),
-            promised: gate.map(promised).unwrap_or_default(),
+            promised: if nri { of_first(&spec.containers) } else { gate.map(promised).unwrap_or_default() },
+            nri,
             condition: status
                 .conditions
                 .iter()
@@ -105,6 +110,11 @@ impl TryFrom<core::Pod> for Pod {
                 .map(condition),
         })
     }
+}
+
+/// Without a gate the resources are on the pod's first container.
+fn of_first(containers: &[core::Container]) -> BTreeMap<String, u64> {
+    containers.first().map(promised).unwrap_or_default()
 }
 
 fn promised(gate: &core::Container) -> BTreeMap<String, u64> {
@@ -189,6 +199,18 @@ mod tests {
         assert!(pod.gated && pod.terminal && pod.concerns_us());
         assert_eq!(pod.promised, BTreeMap::from([("blue".to_owned(), 2)]));
         assert_eq!(pod.condition.unwrap().reason, "NoAddresses");
+    }
+
+    #[test]
+    fn a_pod_that_the_runtime_holds_concerns_us_and_asks_on_its_first_container() {
+        let pod = pod(serde_json::json!({
+            "metadata": { "namespace": "ns", "name": "p", "uid": "u", "annotations": { "fairlead.dev/hold": "nri" } },
+            "spec": { "containers": [
+                { "name": "a", "resources": { "requests": { "fairlead.dev/net-blue": "1" } } }, { "name": "b" }
+            ] }
+        }));
+        assert!(pod.nri && !pod.gated && pod.concerns_us());
+        assert_eq!(pod.promised, BTreeMap::from([("blue".to_owned(), 1)]));
     }
 
     #[test]

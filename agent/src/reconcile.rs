@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
+use crate::args::SlowAttach;
 use crate::blocks::Blocks;
 use crate::bridges::Bridges;
 use crate::clock::Clock;
@@ -17,6 +18,7 @@ use crate::lease::Lease;
 use crate::metrics::Metrics;
 use crate::model::{Pod, PodKey, Record};
 use crate::net::{Net, NetError};
+use crate::nri::Waits;
 use crate::plan::HostLink;
 use crate::queue::{Next, Queue};
 use crate::record::Records;
@@ -31,6 +33,7 @@ mod attach;
 mod edges;
 mod release;
 mod say;
+mod unheld;
 
 pub use edges::Edges;
 
@@ -76,6 +79,10 @@ pub struct Agent {
     pub memory: Mutex<HashMap<String, Memory>>,
     /// Pods that wait for a sandbox to come or to end.
     pub waiting: Mutex<HashSet<String>>,
+    /// Sandboxes that the runtime waits for.
+    pub waits: Waits,
+    /// Which pods a test wants attached late.
+    pub slow: Option<SlowAttach>,
 }
 
 /// What the loop remembers of a pod between two rounds; nothing of it has to survive a restart.
@@ -96,12 +103,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Notes that a sandbox is there; when it was first seen.
-    fn see(&mut self, sandbox: &str) -> Instant {
+    /// Notes that a sandbox is there, seen at that moment; when it was first seen.
+    fn see(&mut self, sandbox: &str, now: Instant) -> Instant {
         self.missing_since = None;
         match &self.seen {
             Some((id, at)) if id == sandbox => *at,
-            _ => self.seen.insert((sandbox.to_owned(), Instant::now())).1,
+            _ => self.seen.insert((sandbox.to_owned(), now)).1,
         }
     }
 }
@@ -171,7 +178,12 @@ impl Agent {
             debug!("the agent's Lease is not fresh");
             return Ok(Next::After(Duration::from_secs(1)));
         }
-        self.attach(pod, record).await
+        let sandbox = self.sandboxes().newest(&pod.key.uid).map(|sandbox| sandbox.id.clone());
+        let next = self.attach(pod, record).await;
+        if let Some(sandbox) = sandbox {
+            self.waits.over(&sandbox);
+        }
+        next
     }
 
     async fn reject_host_network(&self, pod: &Pod) -> Next {
@@ -249,7 +261,8 @@ impl Agent {
             change.uids.iter().filter(|uid| view.pods.contains_key(*uid)).collect()
         };
         for (uid, sandbox) in pods.into_iter().filter_map(|uid| Some((uid, change.now.newest(uid)?))) {
-            self.remember(uid, |memory| memory.see(&sandbox.id));
+            let at = change.now.told_at(&sandbox.id).map_or_else(Instant::now, Instant::from_std);
+            self.remember(uid, |memory| memory.see(&sandbox.id, at));
         }
     }
 

@@ -22,7 +22,7 @@ use crate::reconcile::{Agent, Edges};
 use crate::sandbox::cri::{self, Runtime};
 use crate::sandbox::watch::{Subscription, Timing};
 use crate::sources::Sources;
-use crate::{api, host_events, maintain, net, sandbox, startup, telemetry};
+use crate::{api, host_events, maintain, net, nri, sandbox, startup, telemetry};
 
 /// Where runtimes bind the network namespaces of pods.
 const NAMESPACES: &str = "/run/netns";
@@ -84,11 +84,12 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
     startup::check_kubernetes(&client).await?;
 
     let (armed, wants) = watch::channel(false);
+    let (announcer, heard) = sandbox::announce::channel();
     let (subscription, watching) =
-        sandbox::watch::watch(runtime.clone(), wants, Timing::default(), cancel.clone());
+        sandbox::watch::watch(runtime.clone(), wants, heard, Timing::default(), cancel.clone());
     tasks.spawn(watching);
 
-    let agent = Arc::new(Agent::new(Edges {
+    let mut agent = Agent::new(Edges {
         client: client.clone(),
         node: args.node_name.clone(),
         agent_uid: args.agent_uid.clone(),
@@ -98,7 +99,9 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
         armed,
         boot_id: netns::boot_id().context("cannot read the boot id")?,
         clock: Clock::system(),
-    }));
+    });
+    agent.slow.clone_from(&args.test_slow_attach);
+    let agent = Arc::new(agent);
     let ready = Arc::new(Status::new(&agent, Arc::clone(&kernel)));
     let serving = admin::serve(args.listen, ready.clone(), cancel.clone());
     let listen = args.listen;
@@ -118,6 +121,9 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
     sources.spawn(tasks, cancel);
     rebuild(&agent, &sources, &subscription, cancel).await?;
     ready.rebuilt.store(true, std::sync::atomic::Ordering::Release);
+    // Not before: until then no pod could be attached while the runtime waits.
+    nri::spawn(Arc::clone(&agent), args.nri_socket.clone(), announcer, tasks, cancel.clone())
+        .context("cannot start the thread of the runtime's plugin")?;
     spawn_all(args, &agent, client, &kernel, subscription, tasks, cancel)
 }
 

@@ -1,8 +1,10 @@
 //! Sandboxes: what the container runtime of this node says about its pods.
 //!
-//! Owns the types and the snapshot. `cri` speaks to the runtime, `watch` keeps a snapshot current.
+//! Owns the types and the snapshot. `cri` speaks to the runtime, `watch` keeps a snapshot current; what a plugin of
+//! the runtime hears comes in through `announce`.
 //! Reads only: nothing here changes anything at the runtime, and nothing here knows networks.
 
+pub mod announce;
 pub mod cri;
 #[cfg(test)]
 mod fake;
@@ -17,18 +19,28 @@ use futures::future::BoxFuture;
 
 use cri::CriError;
 
-/// Where sandboxes have their network namespaces: all that a pod's loop asks of the runtime.
+/// Where sandboxes have their network namespaces, and what runs in them: all that a pod's loop asks of the runtime.
 pub trait Namespaces: Send + Sync + 'static {
     /// Path of a sandbox's network namespace; none for a pod on the host's network.
     ///
     /// # Errors
     /// [`CriError::Gone`] if the runtime does not know the sandbox; or if it does not answer in time or understandably.
     fn netns_path<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<PathBuf>, CriError>>;
+
+    /// Whether a container of a sandbox runs or ran.
+    ///
+    /// # Errors
+    /// If the runtime does not answer in time.
+    fn has_started<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, CriError>>;
 }
 
 impl Namespaces for cri::Runtime {
     fn netns_path<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<PathBuf>, CriError>> {
         Box::pin(self.netns_path(id))
+    }
+
+    fn has_started<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<bool, CriError>> {
+        Box::pin(self.has_started(id))
     }
 }
 

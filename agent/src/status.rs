@@ -46,6 +46,8 @@ pub struct Facts<'a> {
     pub up: &'a [Attached],
     /// How far the pod is.
     pub progress: &'a Progress,
+    /// Whether a container was found to run before the interfaces were up.
+    pub unheld: bool,
 }
 
 /// The status of a record. Conditions that did not change keep their time, so that an unchanged status is equal.
@@ -92,15 +94,40 @@ fn conditions(facts: &Facts<'_>, before: &PodNetworkStatus, now: Timestamp) -> V
         }
     };
     let (ready, reason, message) = verdict(facts.progress);
-    let held = if facts.pod.gated { Reason::Gate } else { Reason::AdmittedWithoutGate };
+    let (is_held, held) = held(facts, before);
     let mut conditions = vec![
         condition(ConditionType::Ready, ready, reason, &message),
-        condition(ConditionType::Held, facts.pod.gated, held, held.means()),
+        condition(ConditionType::Held, is_held, held, held.means()),
     ];
     if let Some(mismatch) = mismatch(facts) {
         conditions.push(condition(ConditionType::RequestMismatch, true, Reason::RequestDiffers, &mismatch));
     }
     conditions
+}
+
+fn held(facts: &Facts<'_>, before: &PodNetworkStatus) -> (bool, Reason) {
+    let sandbox = facts.sandbox.as_ref().map(|sandbox| sandbox.id.as_str());
+    match (facts.pod.gated, facts.pod.nri) {
+        (_, true) if facts.unheld || sandbox.is_some_and(|id| is_unheld(before, id)) => {
+            (false, Reason::StartedUnheld)
+        }
+        (_, true) => (true, Reason::Nri),
+        (true, _) => (true, Reason::Gate),
+        _ => (false, Reason::AdmittedWithoutGate),
+    }
+}
+
+/// Whether a status says that containers of a sandbox ran before the interfaces were up.
+pub fn is_unheld(status: &PodNetworkStatus, sandbox: &str) -> bool {
+    let said =
+        |c: &Condition| c.type_ == ConditionType::Held.as_str() && c.reason == Reason::StartedUnheld.as_str();
+    status.sandbox.as_ref().is_some_and(|known| known.id == sandbox) && status.conditions.iter().any(said)
+}
+
+/// Whether a status says that every interface is up in a sandbox.
+pub fn is_ready(status: &PodNetworkStatus, sandbox: &str) -> bool {
+    let said = |c: &Condition| c.type_ == ConditionType::Ready.as_str() && c.status == "True";
+    status.sandbox.as_ref().is_some_and(|known| known.id == sandbox) && status.conditions.iter().any(said)
 }
 
 fn verdict(progress: &Progress) -> (bool, Reason, String) {
@@ -154,6 +181,7 @@ mod tests {
             terminal: false,
             deleting: false,
             gated,
+            nri: false,
             promised: promised
                 .iter()
                 .map(|(network, count)| ((*network).to_owned(), *count))
@@ -173,8 +201,15 @@ mod tests {
     fn build_at(pod: &Pod, progress: &Progress, before: &PodNetworkStatus, second: i64) -> PodNetworkStatus {
         let attachments = [attachment()];
         let up = [Attached { attachment: attachment(), mtu: 1500, gateways: vec![], routes: vec![] }];
-        let facts =
-            Facts { pod, generation: Some(1), attachments: &attachments, sandbox: None, up: &up, progress };
+        let facts = Facts {
+            pod,
+            generation: Some(1),
+            attachments: &attachments,
+            sandbox: None,
+            up: &up,
+            progress,
+            unheld: false,
+        };
         build(&facts, before, Timestamp::from_second(second).unwrap())
     }
 
@@ -200,6 +235,33 @@ mod tests {
             .collect();
         assert_eq!(times, [("Ready", 99), ("Held", 1)]);
         assert_eq!(first.conditions[1].reason, "AdmittedWithoutGate");
+    }
+
+    #[test]
+    fn a_start_without_the_hold_is_said_for_as_long_as_the_sandbox_is_the_same() {
+        let pod = Pod { nri: true, ..pod(false, &[]) };
+        let sandbox = |id: &str| {
+            Some(SandboxRef { id: id.into(), attempt: 0, cookie: 1, nsid: 1, boot_id: "b".into() })
+        };
+        let build = |sandbox, unheld, before: &PodNetworkStatus| {
+            let (progress, attachments) = (Progress::Attached, [attachment()]);
+            let facts = Facts {
+                pod: &pod,
+                generation: None,
+                attachments: &attachments,
+                sandbox,
+                up: &[],
+                progress: &progress,
+                unheld,
+            };
+            build(&facts, before, Timestamp::UNIX_EPOCH)
+        };
+        let reason = |status: &PodNetworkStatus| status.conditions[1].reason.clone();
+        let found = build(sandbox("a"), true, &PodNetworkStatus::default());
+        let later = build(sandbox("a"), false, &found);
+        assert_eq!((reason(&found), reason(&later)), ("StartedUnheld".into(), "StartedUnheld".into()));
+        assert!(is_unheld(&later, "a") && !is_unheld(&later, "b") && is_ready(&later, "a"));
+        assert_eq!(reason(&build(sandbox("b"), false, &later)), "Nri");
     }
 
     #[test]

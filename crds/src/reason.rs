@@ -83,6 +83,8 @@ table! {
         Repaired: "Something had changed or deleted what fairlead made; it was put back.", "Find who changes it if it happens again.";
         RequestDiffers: "The pod holds another number of attachments than it asked the scheduler for.", "Nothing, unless it was not meant.";
         Gate: "The gate held the pod's containers.", "Nothing.";
+        Nri: "Plugins of the container runtime held the pod's containers.", "Nothing.";
+        StartedUnheld: "A container of the pod ran before its interfaces were up: no plugin of the container runtime held it.", "See why the agent was away; make the node strict. The networks' `unheld` decides what happens to the pod.";
         AdmittedWithoutGate: "The pod was created without the gate, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";
         Accepted: "The network is admitted.", "Nothing.";
         DriverNotYetSupported: "This version does not have the driver.", "Use the bridge driver, or another version.";

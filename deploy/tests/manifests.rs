@@ -202,7 +202,7 @@ fn the_agent_has_the_privileges_it_needs_and_no_more() {
         .iter()
         .map(|volume| &volume["hostPath"]["path"])
         .collect::<Vec<_>>();
-    assert_eq!(json!(mounts), json!(["/run/containerd", "/run/netns", "/proc/sys/net"]));
+    assert_eq!(json!(mounts), json!(["/run/containerd", "/var/run/nri", "/run/netns", "/proc/sys/net"]));
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod fixtures;
 mod gone;
 mod hotplug;
 mod install;
+mod nri;
 mod policy;
 mod scheduling;
 mod traces;
@@ -68,6 +69,7 @@ fn cases() -> Vec<Case> {
         capacity::cases(),
         confinement::cases(),
         policy::cases(),
+        nri::cases(),
         install::cases(),
         crash::cases(),
         broken::cases(),

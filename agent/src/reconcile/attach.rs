@@ -1,5 +1,6 @@
 //! Bringing a pod's interfaces to what it asks for: addresses, record, kernel, marker, in this order.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -209,12 +210,16 @@ impl Agent {
         mut problems: Vec<Problem>,
     ) -> Result<Next, RoundError> {
         let uid = &pod.key.uid;
-        let seen = self.remember(uid, |memory| memory.see(&sandbox.id));
-        let Some(path) = self.runtime.netns_path(&sandbox.id).await? else {
+        let seen = self.remember(uid, |memory| memory.see(&sandbox.id, Instant::now()));
+        let Some(path) = self.path(sandbox).await? else {
             problems.push(Problem::new(Reason::HostNetwork, Reason::HostNetwork.means()));
             self.say(pod, record, None, &[], &Progress::Waiting(merge(problems))).await?;
             return Ok(Next::After(RESYNC));
         };
+        let record = &self.check_hold(pod, record.clone(), sandbox, &path).await?;
+        if self.evicts(record, sandbox).await? {
+            return Ok(Next::After(RESYNC));
+        }
         let (wanted, described): (Vec<_>, Vec<_>) = interfaces.into_iter().unzip();
         let order = Order {
             uid: uid.clone(),
@@ -231,14 +236,30 @@ impl Agent {
             let still = move || {
                 lease.is_fresh() && sandboxes.borrow().newest(&uid).is_some_and(|newest| newest.id == id)
             };
-            move |net| bring::run(net, &order, &still)
+            let late = self.slow.as_ref().map_or(Duration::ZERO, |slow| slow.delay(&pod.key.name));
+            move |net| {
+                std::thread::sleep(late);
+                bring::run(net, &order, &still)
+            }
         });
         let brought = brought.await?;
+        if brought.ready && pod.nri {
+            self.waits.ready(&sandbox.id);
+        }
         if brought.created {
             announce::spawn(Arc::clone(&self.net), path, brought.cookie, wanted);
         }
         problems.extend(brought.problems.iter().cloned());
         self.conclude(pod, record, sandbox, &brought, described, problems, seen).await
+    }
+
+    /// Path of a sandbox's namespace; where the runtime did not tell its plugin, it is asked.
+    async fn path(&self, sandbox: &Sandbox) -> Result<Option<PathBuf>, RoundError> {
+        let told = self.sandboxes().path(&sandbox.id).map(Path::to_owned);
+        match told {
+            Some(path) => Ok(Some(path)),
+            None => Ok(self.runtime.netns_path(&sandbox.id).await?),
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "what one round found out, said once")]

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::events::Events;
 use crate::lease::Lease;
 use crate::net::Net;
+use crate::nri::Waits;
 use crate::queue::Queue;
 use crate::record::Records;
 use crate::sandbox::{Namespaces, Sandboxes};
@@ -59,6 +60,8 @@ impl Agent {
             memory: Mutex::default(),
             links: Mutex::default(),
             waiting: Mutex::default(),
+            waits: Waits::default(),
+            slow: None,
             view,
             net,
             runtime,

@@ -19,6 +19,22 @@ impl Agent {
         up: &[Attached],
         progress: &Progress,
     ) -> Result<(), RoundError> {
+        self.say_status(pod, record, sandbox, up, progress, false).await?;
+        if let Progress::Waiting(problem) = progress {
+            self.wait_aloud(pod, problem).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn say_status(
+        &self,
+        pod: &Pod,
+        record: &Record,
+        sandbox: Option<SandboxRef>,
+        up: &[Attached],
+        progress: &Progress,
+        unheld: bool,
+    ) -> Result<(), RoundError> {
         let facts = Facts {
             pod,
             generation: record.generation,
@@ -26,6 +42,7 @@ impl Agent {
             sandbox,
             up,
             progress,
+            unheld,
         };
         let status = status::build(&facts, &record.status, self.clock.wall());
         // Both at once: neither waits for the other's answer.
@@ -35,11 +52,7 @@ impl Agent {
             self.metrics.api_write("status");
             self.keep_status(&pod.key.uid, status);
         }
-        told?;
-        if let Progress::Waiting(problem) = progress {
-            self.wait_aloud(pod, problem).await;
-        }
-        Ok(())
+        told
     }
 
     pub(super) async fn say_on_pod(&self, pod: &Pod, progress: &Progress) -> Result<(), RoundError> {

@@ -169,6 +169,19 @@ impl Runtime {
         Ok(found.items.into_iter().filter_map(v1::PodSandbox::into_domain).collect())
     }
 
+    /// Whether a container of a sandbox runs or ran.
+    ///
+    /// # Errors
+    /// If the runtime does not answer in time.
+    pub async fn has_started(&self, sandbox: &str) -> Result<bool, CriError> {
+        let mut client = self.client.clone();
+        let filter = v1::ContainerFilter { pod_sandbox_id: sandbox.to_owned() };
+        let request = v1::ListContainersRequest { filter: Some(filter) };
+        let found = self.call("list a sandbox's containers", client.list_containers(request)).await?;
+        let ran = [v1::ContainerState::ContainerRunning, v1::ContainerState::ContainerExited];
+        Ok(found.containers.iter().any(|container| ran.contains(&container.state())))
+    }
+
     /// Path of a sandbox's network namespace, below `/run` where the runtime says `/var/run`; none for a pod
     /// on the host's network. The path may be gone already: the runtime unmounts it before it forgets the sandbox.
     ///

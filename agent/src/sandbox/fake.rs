@@ -46,6 +46,8 @@ pub struct State {
     pub version: (String, String),
     pub listeners: Listeners,
     pub sandboxes: Vec<Sandbox>,
+    /// By id of the sandbox.
+    pub containers: Vec<(String, v1::Container)>,
     /// The `info` of every verbose status.
     pub info: String,
     /// How long a list takes after it was taken.
@@ -74,6 +76,7 @@ impl FakeRuntime {
             version: ("containerd".into(), "2.4.2".into()),
             listeners: Listeners::Served,
             sandboxes: Vec::new(),
+            containers: Vec::new(),
             info: "{}".into(),
             delay: Duration::ZERO,
             lists: 0,
@@ -225,6 +228,17 @@ impl RuntimeService for Service {
             .unwrap();
         tokio::time::sleep(delay).await;
         Ok(Response::new(v1::ListPodSandboxResponse { items }))
+    }
+
+    async fn list_containers(
+        &self,
+        request: Request<v1::ListContainersRequest>,
+    ) -> Result<Response<v1::ListContainersResponse>, Status> {
+        let wanted = request.into_inner().filter.unwrap_or_default().pod_sandbox_id;
+        let state = self.state.lock().unwrap();
+        let containers = state.containers.iter().filter(|(sandbox, _)| *sandbox == wanted);
+        let containers = containers.map(|(_, container)| container.clone()).collect();
+        Ok(Response::new(v1::ListContainersResponse { containers }))
     }
 
     type GetContainerEventsStream = BoxStream<'static, Result<v1::ContainerEventResponse, Status>>;

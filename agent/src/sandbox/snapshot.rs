@@ -3,19 +3,35 @@
 //! Pure. A list replaces it; an event changes it only where the event cannot be older than the list.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::sandbox::cri::{Event, EventKind};
 use crate::sandbox::{Sandbox, newest};
+
+/// How long a sandbox may be missing in lists after the runtime told its plugins of it: it comes into the list when
+/// the last plugin has answered.
+const UNLISTED: Duration = Duration::from_secs(5);
 
 /// Every sandbox of the node at one moment. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Sandboxes {
     by_uid: BTreeMap<String, Arc<[Sandbox]>>,
+    /// By id of the sandbox.
+    told: BTreeMap<String, Told>,
     synced: Option<Instant>,
     listed_at: i64,
     trusted: bool,
+}
+
+/// What the runtime told its plugin of a sandbox when it was made.
+#[derive(Debug, Clone)]
+struct Told {
+    path: Arc<Path>,
+    at: Instant,
+    /// Whether a list had it. Until then it may as well be one that the runtime gave up.
+    listed: bool,
 }
 
 /// What an event did to a snapshot.
@@ -45,6 +61,16 @@ impl Sandboxes {
     /// The sandbox in which a pod's containers run, see [`newest`].
     pub fn newest(&self, uid: &str) -> Option<&Sandbox> {
         newest(self.of(uid), uid)
+    }
+
+    /// Path of a sandbox's network namespace, if the runtime told its plugin.
+    pub fn path(&self, id: &str) -> Option<&Path> {
+        self.told.get(id).map(|told| told.path.as_ref())
+    }
+
+    /// When the runtime told its plugin of a sandbox, if it did.
+    pub fn told_at(&self, id: &str) -> Option<Instant> {
+        self.told.get(id).map(|told| told.at)
     }
 
     /// Whether any sandbox of the pod is READY. False proves nothing unless [`Self::trusted_since`].
@@ -85,15 +111,53 @@ impl Sandboxes {
     }
 
     /// Takes a complete list that was begun at `begun`, by the node's clock at `listed_at` (ns since 1970).
-    pub(crate) fn replace(&mut self, sandboxes: Vec<Sandbox>, begun: Instant, listed_at: i64) {
+    pub(crate) fn replace(&mut self, listed: Vec<Sandbox>, begun: Instant, listed_at: i64) {
+        for sandbox in &listed {
+            if let Some(told) = self.told.get_mut(&sandbox.id) {
+                told.listed = true;
+            }
+        }
+        let is_kept = |told: &Told| !told.listed && begun < told.at + UNLISTED;
+        let kept = self.iter().filter(|sandbox| self.told.get(&sandbox.id).is_some_and(is_kept)).cloned();
         let mut by_uid: BTreeMap<String, Vec<Sandbox>> = BTreeMap::new();
-        for sandbox in sandboxes {
+        for sandbox in listed.into_iter().map(|sandbox| self.unless_known(sandbox)).chain(kept) {
             by_uid.entry(sandbox.uid.clone()).or_default().push(sandbox);
         }
         self.by_uid = by_uid.into_iter().map(|(uid, all)| (uid, sorted(all))).collect();
+        let ids: BTreeSet<String> = self.iter().map(|sandbox| sandbox.id.clone()).collect();
+        self.told.retain(|id, _| ids.contains(id));
         self.synced = Some(begun);
         self.listed_at = listed_at;
         self.trusted = true;
+    }
+
+    /// A sandbox that is listed as it is known but for its time stays as it is: the runtime tells its plugins none.
+    fn unless_known(&self, listed: Sandbox) -> Sandbox {
+        let known = self.of(&listed.uid).iter().find(|known| known.id == listed.id);
+        let at = known.map_or(listed.created_at, |known| known.created_at);
+        let same = Sandbox { created_at: at, ..listed.clone() };
+        if known == Some(&same) { same } else { listed }
+    }
+
+    /// Takes a sandbox of which the runtime tells its plugin, before it tells anyone else. Its attempt is not told:
+    /// the kubelet counts on from what there is.
+    pub(crate) fn announce(&mut self, mut sandbox: Sandbox, path: PathBuf, at: Instant) -> Effect {
+        self.told.insert(sandbox.id.clone(), Told { path: path.into(), at, listed: false });
+        let all = self.of(&sandbox.uid);
+        if all.iter().any(|known| known.id == sandbox.id) {
+            return Effect::None;
+        }
+        sandbox.attempt = all.iter().map(|known| known.attempt + 1).max().unwrap_or(0);
+        self.update(&sandbox.uid.clone(), |all| all.push(sandbox))
+    }
+
+    /// The runtime tells its plugin that a sandbox ends. One that no list had is not kept against the next; of the
+    /// others the runtime's events tell how far they are.
+    pub(crate) fn ending(&mut self, id: &str) -> Effect {
+        if self.told.get(id).is_some_and(|told| told.listed) {
+            return Effect::None;
+        }
+        self.told.remove(id).map_or(Effect::None, |_| Effect::ListNeeded)
     }
 
     /// Takes back the trust; says whether there was any.
@@ -139,6 +203,7 @@ impl Sandboxes {
         let Some(uid) = self.iter().find(|sandbox| sandbox.id == id).map(|s| s.uid.clone()) else {
             return false;
         };
+        self.told.remove(id);
         self.update(&uid, |all| all.retain(|sandbox| sandbox.id != id));
         if self.of(&uid).is_empty() {
             self.by_uid.remove(&uid);
@@ -234,6 +299,48 @@ mod tests {
             assert_eq!(snapshot.apply(&container), Effect::None);
         }
         assert_eq!(snapshot.of("uid-1"), [sandbox]);
+    }
+
+    fn told(snapshot: &mut Sandboxes, id: &str, at: Instant) -> Effect {
+        let sandbox = Sandbox { created_at: 7, ..fake::sandbox(id, "uid-1", 0) };
+        snapshot.announce(sandbox, PathBuf::from("/run/netns/x"), at)
+    }
+
+    #[test]
+    fn a_sandbox_that_the_runtime_told_its_plugin_of_is_there_before_any_list_has_it() {
+        let (mut snapshot, now) = (listed(&[stopped(&fake::sandbox("old", "uid-1", 3))]), Instant::now());
+        assert_eq!(told(&mut snapshot, "a", now), Effect::Changed);
+        assert_eq!(snapshot.newest("uid-1").map(|s| (s.id.as_str(), s.attempt)), Some(("a", 4)));
+        assert_eq!((snapshot.path("a"), snapshot.told_at("a")), (Some(Path::new("/run/netns/x")), Some(now)));
+        snapshot.replace(vec![], now, LISTED);
+        assert!(snapshot.any_ready("uid-1"), "the list is too young to contradict");
+        snapshot.replace(vec![], now + UNLISTED, LISTED);
+        assert!(!snapshot.any_ready("uid-1") && snapshot.path("a").is_none());
+    }
+
+    #[test]
+    fn a_list_that_confirms_what_was_told_changes_nothing_and_the_next_one_decides() {
+        let (mut snapshot, now) = (listed(&[]), Instant::now());
+        told(&mut snapshot, "a", now);
+        let before = snapshot.clone();
+        snapshot.replace(vec![fake::sandbox("a", "uid-1", 0)], now, LISTED);
+        assert!(snapshot.changed_since(&before).is_empty() && snapshot.path("a").is_some());
+        let event = event(EventKind::Started, &fake::sandbox("a", "uid-1", 0), 2_000);
+        assert_eq!(snapshot.apply(&event), Effect::None);
+        snapshot.replace(vec![fake::sandbox("a", "uid-1", 1)], now, LISTED);
+        assert_eq!(snapshot.newest("uid-1").map(|s| s.attempt), Some(1), "the runtime knows the attempt");
+        snapshot.replace(vec![], now, LISTED);
+        assert!(!snapshot.any_ready("uid-1") && snapshot.path("a").is_none());
+    }
+
+    #[test]
+    fn a_sandbox_that_the_runtime_gave_up_goes_with_the_next_list() {
+        let (mut snapshot, now) = (listed(&[]), Instant::now());
+        told(&mut snapshot, "a", now);
+        assert_eq!(snapshot.ending("a"), Effect::ListNeeded);
+        assert!(snapshot.any_ready("uid-1"), "a hint proves nothing");
+        snapshot.replace(vec![], now, LISTED);
+        assert!(!snapshot.any_ready("uid-1"));
     }
 
     #[test]

@@ -10,11 +10,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::sandbox::Sandboxes;
+use crate::sandbox::announce::Announcement;
 use crate::sandbox::cri::{CriError, Event, Runtime};
 use crate::sandbox::snapshot::Effect;
 
@@ -98,12 +99,13 @@ impl Subscription {
 
 /// The source: the consumer's end, and the task that feeds it.
 ///
-/// `armed` is true while someone waits for a sandbox to come or to end. Sending true, also once more, causes
+/// `announced` is what a plugin of the runtime hears. `armed` is true while someone waits for a sandbox to come or to end. Sending true, also once more, causes
 /// a list within [`Timing::gap`]: so a new waiter soon gets a snapshot that is younger than its question.
 /// The task ends on `stop`, or when the sender of `armed` is gone. It survives every failure of the runtime.
 pub fn watch(
     runtime: Runtime,
     armed: watch::Receiver<bool>,
+    announced: mpsc::Receiver<Announcement>,
     timing: Timing,
     stop: CancellationToken,
 ) -> (Subscription, impl Future<Output = ()> + Send) {
@@ -112,6 +114,7 @@ pub fn watch(
     let source = Source {
         runtime,
         armed,
+        announced,
         timing,
         out,
         snapshot: Sandboxes::default(),
@@ -130,6 +133,7 @@ pub fn watch(
 struct Source {
     runtime: Runtime,
     armed: watch::Receiver<bool>,
+    announced: mpsc::Receiver<Announcement>,
     timing: Timing,
     out: watch::Sender<Arc<Sandboxes>>,
     snapshot: Sandboxes,
@@ -178,6 +182,7 @@ impl Source {
             let due = self.due(&events);
             tokio::select! {
                 event = events.next() => self.take(event?.as_ref()),
+                Some(announcement) = self.announced.recv() => self.hear(announcement, &events),
                 () = tokio::time::sleep_until(due.into()) => self.list(&mut events).await?,
                 changed = self.armed.changed() => match changed {
                     Ok(()) => self.list_soon |= *self.armed.borrow_and_update(),
@@ -219,9 +224,10 @@ impl Source {
                     during.push(event);
                     during.truncate(MAX_DURING_LIST);
                 },
+                Some(announcement) = self.announced.recv() => self.hear(announcement, events),
             }
         };
-        self.list_soon = during.len() == MAX_DURING_LIST;
+        self.list_soon |= during.len() == MAX_DURING_LIST;
         self.snapshot.replace(found, begun, by_clock);
         for event in &during {
             self.list_soon |= self.snapshot.apply(event) == Effect::ListNeeded;
@@ -236,6 +242,23 @@ impl Source {
             Some(Effect::Changed) => self.publish(),
             Some(Effect::ListNeeded) => self.list_soon = true,
             Some(Effect::None) | None => {}
+        }
+    }
+
+    fn hear(&mut self, announcement: Announcement, events: &Events) {
+        let effect = match announcement {
+            Announcement::Made { sandbox, path, at } => self.snapshot.announce(sandbox, path, at),
+            Announcement::Ending(id) if events.opened().is_some() => self.snapshot.ending(&id),
+            Announcement::Ending(id) => {
+                self.snapshot.ending(&id);
+                Effect::ListNeeded
+            }
+            Announcement::Look => Effect::ListNeeded,
+        };
+        match effect {
+            Effect::Changed => self.publish(),
+            Effect::ListNeeded => self.list_soon = true,
+            Effect::None => {}
         }
     }
 

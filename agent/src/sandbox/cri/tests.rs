@@ -25,6 +25,20 @@ async fn the_namespace_of_a_sandbox_is_found() {
 }
 
 #[tokio::test]
+async fn only_containers_of_the_sandbox_that_run_or_ran_have_started() {
+    let runtime = FakeRuntime::started();
+    let container = |state: v1::ContainerState| v1::Container { id: "c".into(), state: state.into() };
+    let made = ("a".to_owned(), container(v1::ContainerState::ContainerCreated));
+    let other = ("b".to_owned(), container(v1::ContainerState::ContainerRunning));
+    runtime.set(|state| state.containers = vec![made, other]);
+    let client = runtime.client();
+    assert!(!client.has_started("a").await.unwrap() && client.has_started("b").await.unwrap());
+    let over = ("a".to_owned(), container(v1::ContainerState::ContainerExited));
+    runtime.set(|state| state.containers.push(over));
+    assert!(client.has_started("a").await.unwrap());
+}
+
+#[tokio::test]
 async fn a_sandbox_that_is_gone_is_told_from_a_runtime_that_is() {
     let mut runtime = FakeRuntime::started();
     let client = runtime.client();

@@ -93,6 +93,28 @@ pub struct ListPodSandboxResponse {
     #[prost(message, repeated, tag = "1")]
     pub items: ::prost::alloc::vec::Vec<PodSandbox>,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ContainerFilter {
+    #[prost(string, tag = "3")]
+    pub pod_sandbox_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListContainersRequest {
+    #[prost(message, optional, tag = "1")]
+    pub filter: ::core::option::Option<ContainerFilter>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Container {
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    #[prost(enumeration = "ContainerState", tag = "6")]
+    pub state: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListContainersResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub containers: ::prost::alloc::vec::Vec<Container>,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetEventsRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -128,6 +150,38 @@ impl PodSandboxState {
         match value {
             "SANDBOX_READY" => Some(Self::SandboxReady),
             "SANDBOX_NOTREADY" => Some(Self::SandboxNotready),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ContainerState {
+    ContainerCreated = 0,
+    ContainerRunning = 1,
+    ContainerExited = 2,
+    ContainerUnknown = 3,
+}
+impl ContainerState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::ContainerCreated => "CONTAINER_CREATED",
+            Self::ContainerRunning => "CONTAINER_RUNNING",
+            Self::ContainerExited => "CONTAINER_EXITED",
+            Self::ContainerUnknown => "CONTAINER_UNKNOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONTAINER_CREATED" => Some(Self::ContainerCreated),
+            "CONTAINER_RUNNING" => Some(Self::ContainerRunning),
+            "CONTAINER_EXITED" => Some(Self::ContainerExited),
+            "CONTAINER_UNKNOWN" => Some(Self::ContainerUnknown),
             _ => None,
         }
     }
@@ -276,6 +330,20 @@ pub mod runtime_service_client {
             req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "ListPodSandbox"));
             self.inner.unary(req, path, codec).await
         }
+        pub async fn list_containers(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListContainersRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListContainersResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/runtime.v1.RuntimeService/ListContainers");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("runtime.v1.RuntimeService", "ListContainers"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn get_container_events(
             &mut self,
             request: impl tonic::IntoRequest<super::GetEventsRequest>,
@@ -315,6 +383,10 @@ pub mod runtime_service_server {
             &self,
             request: tonic::Request<super::ListPodSandboxRequest>,
         ) -> std::result::Result<tonic::Response<super::ListPodSandboxResponse>, tonic::Status>;
+        async fn list_containers(
+            &self,
+            request: tonic::Request<super::ListContainersRequest>,
+        ) -> std::result::Result<tonic::Response<super::ListContainersResponse>, tonic::Status>;
         /// Server streaming response type for the GetContainerEvents method.
         type GetContainerEventsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::ContainerEventResponse, tonic::Status>,
@@ -493,6 +565,44 @@ pub mod runtime_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ListPodSandboxSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/runtime.v1.RuntimeService/ListContainers" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListContainersSvc<T: RuntimeService>(pub Arc<T>);
+                    impl<T: RuntimeService> tonic::server::UnaryService<super::ListContainersRequest> for ListContainersSvc<T> {
+                        type Response = super::ListContainersResponse;
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListContainersRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut =
+                                async move { <T as RuntimeService>::list_containers(&inner, request).await };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListContainersSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

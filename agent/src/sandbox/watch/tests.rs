@@ -1,5 +1,6 @@
 use super::*;
 use crate::sandbox::Sandbox;
+use crate::sandbox::announce::{self, Announcer};
 use crate::sandbox::cri::v1::ContainerEventType;
 use crate::sandbox::fake::{FakeRuntime, Listeners, sandbox};
 
@@ -18,6 +19,7 @@ const RARE: Timing = Timing {
 struct Watched {
     subscription: Subscription,
     armed: watch::Sender<bool>,
+    announcer: Announcer,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
@@ -26,9 +28,10 @@ impl Watched {
     fn new(runtime: &FakeRuntime, timing: Timing) -> Self {
         let (armed, is_armed) = watch::channel(false);
         let stop = CancellationToken::new();
-        let (subscription, task) = watch(runtime.client(), is_armed, timing, stop.clone());
+        let (announcer, heard) = announce::channel();
+        let (subscription, task) = watch(runtime.client(), is_armed, heard, timing, stop.clone());
         let task = tokio::spawn(task);
-        Self { subscription, armed, stop, task }
+        Self { subscription, armed, announcer, stop, task }
     }
 
     async fn until(&mut self, wanted: impl Fn(&Sandboxes) -> bool) -> Arc<Sandboxes> {
@@ -253,4 +256,17 @@ fn pauses_grow_and_stay_below_the_longest() {
         let pause = back_off(limits, failures);
         assert!(pause >= full / 2 && pause <= full, "{failures}: {pause:?}");
     }
+}
+
+#[tokio::test]
+async fn what_the_runtime_tells_its_plugin_is_there_at_once_and_its_end_causes_a_list() {
+    let runtime = FakeRuntime::started();
+    let mut watched = Watched::settled(&runtime).await;
+    let lists = runtime.set(|state| state.lists);
+    let (sandbox, path) = (sandbox("a", "uid-1", 0), std::path::PathBuf::from("/run/netns/x"));
+    watched.announcer.announce(Announcement::Made { sandbox, path, at: Instant::now() });
+    let seen = watched.until(|now| now.any_ready("uid-1")).await;
+    assert!(seen.path("a").is_some() && runtime.set(|state| state.lists) == lists);
+    watched.announcer.announce(Announcement::Ending("a".into()));
+    watched.until(|now| !now.any_ready("uid-1")).await;
 }

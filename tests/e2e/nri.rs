@@ -1,0 +1,229 @@
+//! Pods that plugins of the container runtime hold, instead of a gate.
+//!
+//! The pods are in a namespace that admission leaves alone, so that they are held as the trial says.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use fairlead_crds::{PodNetwork, names};
+use fairlead_tests::{fairlead, wait};
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+
+use crate::{
+    agents,
+    fixtures::{self, Net, SOON},
+    trial::{Case, Env},
+};
+
+const NAMESPACE: &str = "kube-system";
+const PODS: usize = 10;
+/// What an attach is made to take, longer than the runtime allows its plugins.
+const SLOW: &str = "slow-=5";
+const KNOB: &str = "FAIRLEAD_TEST_SLOW_ATTACH";
+/// Of a pod beside a slow one, on a machine that does much at once.
+const QUICK: Duration = Duration::from_secs(15);
+const LONG: Duration = Duration::from_secs(120);
+
+/// The trials of this module.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("nri_the_first_container_sees_net1_without_a_gate", sees_net1),
+        Case::new("nri_containers_are_refused_with_the_reason_until_the_network_is_there", refused),
+        Case::new("nri_a_slow_attach_neither_lets_its_pod_start_nor_stalls_others", slow)
+            .alone()
+            .timeout(Duration::from_secs(300)),
+        Case::new("nri_a_pod_that_started_unheld_is_found_and_attached_late", unheld)
+            .alone()
+            .timeout(Duration::from_secs(300)),
+    ]
+}
+
+/// Pods of one trial, deleted with it.
+struct Held<'a> {
+    env: &'a Env,
+    app: String,
+}
+
+impl<'a> Held<'a> {
+    fn new(env: &'a Env, app: &str) -> Self {
+        Self { env, app: env.unique(app) }
+    }
+
+    fn name(&self, number: usize) -> String {
+        format!("{}-{number}", self.app)
+    }
+
+    async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.env.cluster.kubectl(&[&["-n", NAMESPACE][..], arguments].concat()).await
+    }
+
+    /// Creates pods on one node.
+    async fn create(&self, count: usize, network: &str, node: &str) -> Result<()> {
+        let pods: Vec<Value> = (0..count).map(|number| self.pod(number, network, node)).collect();
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods });
+        self.env
+            .cluster
+            .kubectl_with_input(&["-n", NAMESPACE, "create", "-f", "-"], &list.to_string())
+            .await?;
+        Ok(())
+    }
+
+    fn pod(&self, number: usize, network: &str, node: &str) -> Value {
+        let mut pod = fixtures::on_node(fixtures::pod(&self.name(number), network), node);
+        pod["metadata"]["labels"]["app"] = self.app.clone().into();
+        pod["metadata"]["annotations"][names::HOLD_ANNOTATION] = names::HOLD_NRI.into();
+        pod
+    }
+
+    async fn wait_ready(&self, timeout: Duration) -> Result<()> {
+        let (selector, timeout) = (format!("app={}", self.app), format!("--timeout={}s", timeout.as_secs()));
+        self.kubectl(&["wait", "pods", "-l", &selector, "--for=condition=Ready", &timeout]).await?;
+        Ok(())
+    }
+
+    /// What a pod's first container saw when it started.
+    async fn first_look(&self, number: usize) -> Result<String> {
+        self.kubectl(&["logs", &self.name(number), "-c", "first-look"]).await
+    }
+
+    async fn record(&self, number: usize) -> Result<PodNetwork> {
+        let api: Api<PodNetwork> = Api::namespaced(self.env.cluster.client(), NAMESPACE);
+        let label = format!("{}={}", names::POD_LABEL, names::pod_label(&self.name(number)));
+        let found = api.list(&ListParams::default().labels(&label)).await?.items;
+        found.into_iter().next().with_context(|| format!("{} has no record", self.name(number)))
+    }
+
+    /// Status and reason of a condition of a pod's record.
+    async fn condition(&self, number: usize, type_: &str) -> Result<(String, String)> {
+        let conditions = self.record(number).await?.status.context("a record without a status")?.conditions;
+        let found = conditions.into_iter().find(|condition| condition.type_ == type_);
+        found.map(|found| (found.status, found.reason)).with_context(|| format!("no condition {type_}"))
+    }
+
+    async fn events(&self, number: usize) -> Result<String> {
+        let about = format!("involvedObject.name={}", self.name(number));
+        self.kubectl(&["get", "events", "--field-selector", &about, "-o", "jsonpath={.items[*].message}"])
+            .await
+    }
+
+    /// Time from a pod's creation to Ready, in whole seconds.
+    async fn took(&self, number: usize) -> Result<Duration> {
+        let api: Api<Pod> = Api::namespaced(self.env.cluster.client(), NAMESPACE);
+        let pod = api.get(&self.name(number)).await?;
+        let created = pod.metadata.creation_timestamp.context("no time of creation")?.0;
+        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+        let ready = conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == "True");
+        let at: Timestamp = ready.and_then(|ready| ready.last_transition_time).context("it is not Ready")?.0;
+        Ok(at.duration_since(created).try_into()?)
+    }
+
+    async fn delete(&self) -> Result<()> {
+        let selector = format!("app={}", self.app);
+        self.kubectl(&["delete", "pods", "-l", &selector, "--wait=false"]).await?;
+        Ok(())
+    }
+}
+
+async fn sees_net1(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "held", &["10.70.0.0/24", "fd00:70::/64"]);
+    net.create(&env).await?;
+    let held = Held::new(&env, "held");
+    held.create(PODS, net.name(), "node1").await?;
+    held.wait_ready(SOON).await?;
+    for number in 0..PODS {
+        let seen = held.first_look(number).await?;
+        let addresses = seen.lines().filter(|line| line.contains("net1")).count();
+        ensure!(addresses >= 2, "{} did not see its addresses at its start:\n{seen}", held.name(number));
+        let condition = held.condition(number, "Held").await?;
+        ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
+    }
+    held.delete().await
+}
+
+async fn refused(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "later", &["10.71.0.0/24"]);
+    let held = Held::new(&env, "early");
+    held.create(1, net.name(), "node1").await?;
+    wait::until(SOON, "the runtime to refuse a container", || async {
+        let said = held.events(0).await?;
+        let wanted =
+            format!("fairlead: the pod's networks are not attached: NetworkNotFound: network {}", net.name());
+        ensure!(said.contains(&wanted), "the events say {said:?}");
+        Ok(())
+    })
+    .await?;
+    net.create(&env).await?;
+    held.wait_ready(LONG).await?;
+    let seen = held.first_look(0).await?;
+    ensure!(seen.contains("net1"), "it started without net1:\n{seen}");
+    held.delete().await
+}
+
+async fn slow(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "slow", &["10.72.0.0/24"]);
+    net.create(&env).await?;
+    with_knob(&env, async {
+        let (slow, quick) = (Held::new(&env, "slow"), Held::new(&env, "quick"));
+        slow.create(3, net.name(), "node1").await?;
+        quick.create(PODS, net.name(), "node1").await?;
+        quick.wait_ready(SOON).await?;
+        slow.wait_ready(LONG).await?;
+        for number in 0..PODS {
+            let took = quick.took(number).await?;
+            ensure!(took <= QUICK, "{} took {took:?} beside slow ones", quick.name(number));
+            let seen = quick.first_look(number).await?;
+            ensure!(seen.contains("net1"), "it started without net1:\n{seen}");
+        }
+        for number in 0..3 {
+            let (took, seen) = (slow.took(number).await?, slow.first_look(number).await?);
+            ensure!(took >= Duration::from_secs(5), "{} took {took:?}: is the knob set?", slow.name(number));
+            ensure!(seen.contains("net1"), "{} started without net1:\n{seen}", slow.name(number));
+        }
+        slow.delete().await?;
+        quick.delete().await
+    })
+    .await
+}
+
+/// Runs `body` with agents that attach some pods late.
+async fn with_knob(env: &Env, body: impl Future<Output = Result<()>>) -> Result<()> {
+    set_knob(env, &format!("{KNOB}={SLOW}")).await?;
+    let outcome = body.await;
+    set_knob(env, &format!("{KNOB}-")).await?;
+    outcome
+}
+
+async fn set_knob(env: &Env, setting: &str) -> Result<()> {
+    let object = format!("daemonset/{}", names::AGENT);
+    env.cluster.kubectl(&["set", "env", "-n", names::INSTALL_NAMESPACE, &object, setting]).await?;
+    fairlead::wait_until_ready(&env.cluster).await?;
+    agents::wait_ready(&env.cluster).await
+}
+
+async fn unheld(env: Arc<Env>) -> Result<()> {
+    let net = Net::island(&env, "late", &["10.73.0.0/24"]);
+    net.create(&env).await?;
+    let held = Held::new(&env, "bare");
+    agents::while_stopped(&env.cluster, async {
+        held.create(1, net.name(), "node1").await?;
+        wait::until(SOON, "the first container to have run", || async {
+            let seen = held.first_look(0).await?;
+            ensure!(!seen.is_empty() && !seen.contains("net1"), "it saw {seen:?}");
+            Ok(())
+        })
+        .await
+    })
+    .await?;
+    wait::until(SOON, "the pod to be found and attached late", || async {
+        let (ready, said) = (held.condition(0, "Ready").await?, held.condition(0, "Held").await?);
+        ensure!(said == ("False".into(), "StartedUnheld".into()), "Held is {said:?}");
+        ensure!(ready.0 == "True", "Ready is {ready:?}");
+        Ok(())
+    })
+    .await?;
+    let now = held.kubectl(&["exec", &held.name(0), "--", "ip", "-o", "addr"]).await?;
+    ensure!(now.contains("net1"), "it was not attached late:\n{now}");
+    held.delete().await
+}
