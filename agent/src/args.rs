@@ -23,6 +23,9 @@ pub struct Args {
     /// Socket of the container runtime for its plugins (NRI). Without it pods are held by their gate only.
     #[arg(long, env = "FAIRLEAD_NRI_SOCKET", default_value = fairlead_nri::DEFAULT_SOCKET)]
     pub nri_socket: PathBuf,
+    /// File in which the node's guard reports what the runtime can do.
+    #[arg(long, env = "FAIRLEAD_GUARD_REPORT", default_value = "/run/fairlead/guard")]
+    pub guard_report: PathBuf,
     /// Where the host's `/proc/sys/net` is mounted: a container's own is read-only.
     #[arg(long, env = "FAIRLEAD_SYSCTL_ROOT", default_value = "/proc/sys/net")]
     pub sysctl_root: PathBuf,

@@ -19,6 +19,7 @@ pub mod bring;
 pub mod capacity;
 pub mod clock;
 pub mod events;
+pub mod hold;
 pub mod host_events;
 pub mod intent;
 pub mod ipam;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fairlead_crds::network::Hold;
 use fairlead_crds::node_network::{FamilyOnNode, NetworkOnNode};
-use fairlead_crds::{ConditionType, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, Reason};
+use fairlead_crds::{ConditionType, NodeHold, NodeNetwork, NodeNetworkSpec, NodeNetworkStatus, Reason};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use kube::Client;
@@ -19,6 +18,7 @@ use tracing::warn;
 use crate::api::{ApiError, call, merge_patch};
 use crate::capacity;
 use crate::clock::Clock;
+use crate::hold::HoldWatch;
 use crate::ipam::{Counts, Family};
 use crate::metrics::Metrics;
 use crate::model;
@@ -32,6 +32,7 @@ pub struct Publisher {
     metrics: Arc<Metrics>,
     changed: Arc<Notify>,
     clock: Clock,
+    hold: HoldWatch,
     written: Option<NodeNetworkStatus>,
 }
 
@@ -52,13 +53,19 @@ impl Publisher {
         metrics: Arc<Metrics>,
         changed: Arc<Notify>,
         clock: Clock,
+        hold: HoldWatch,
     ) -> Self {
-        Self { client, node: node.to_owned(), view, metrics, changed, clock, written: None }
+        Self { client, node: node.to_owned(), view, metrics, changed, clock, hold, written: None }
     }
 
     /// Publishes until cancelled.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut last = None::<Instant>;
+        match self.ensure(&Api::all(self.client.clone())).await {
+            // What an earlier agent of this node found out is believed until this one knows better.
+            Ok(before) => self.hold.remember(&before, Instant::now()),
+            Err(error) => warn!(%error, "cannot read what this node promised before"),
+        }
         loop {
             let due = self.look();
             let since = last.map_or(COUNT_EVERY, |at| at.elapsed());
@@ -81,11 +88,12 @@ impl Publisher {
 
     /// The status as it should be, if it differs, and the least time between two writes of what differs.
     fn look(&mut self) -> Option<(NodeNetworkStatus, Duration)> {
+        let hold = self.hold.look();
         let mut view = self.view.lock();
         if std::mem::take(&mut view.unpublished) {
             self.written = None;
         }
-        let status = status(&view, self.written.as_ref(), &self.clock);
+        let status = status(&view, hold, self.written.as_ref(), &self.clock);
         self.count(&view, &status);
         drop(view);
         let Some(written) = &self.written else {
@@ -169,7 +177,12 @@ impl Publisher {
 }
 
 /// What this node can promise now.
-fn status(view: &Inner, before: Option<&NodeNetworkStatus>, clock: &Clock) -> NodeNetworkStatus {
+fn status(
+    view: &Inner,
+    (hold, why): (NodeHold, Reason),
+    before: Option<&NodeNetworkStatus>,
+    clock: &Clock,
+) -> NodeNetworkStatus {
     let networks: Vec<NetworkOnNode> = view
         .networks
         .values()
@@ -178,23 +191,37 @@ fn status(view: &Inner, before: Option<&NodeNetworkStatus>, clock: &Clock) -> No
             Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), clock.now()))
         })
         .collect();
-    let ready = Condition {
-        type_: ConditionType::Ready.to_string(),
-        status: "True".to_owned(),
-        reason: Reason::AgentReady.to_string(),
-        message: Reason::AgentReady.means().to_owned(),
-        observed_generation: None,
-        last_transition_time: Time(clock.wall()),
-    };
-    let known = before.and_then(|before| {
-        before.conditions.iter().find(|old| old.type_ == ready.type_ && old.status == ready.status)
-    });
+    let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
+    let now = clock.wall();
     NodeNetworkStatus {
         agent_version: Some(fairlead_crds::VERSION.to_owned()),
-        holds: vec![Hold::Gate],
+        hold: Some(hold),
         summary: (!networks.is_empty()).then(|| capacity::summary(&networks)),
         networks,
-        conditions: vec![known.cloned().unwrap_or(ready)],
+        conditions: vec![
+            condition(ConditionType::Ready, true, Reason::AgentReady, known, now),
+            condition(ConditionType::HoldStrict, hold == NodeHold::NriStrict, why, known, now),
+        ],
+    }
+}
+
+/// A condition of this node, which has been so since it last was otherwise.
+fn condition(
+    kind: ConditionType,
+    holds: bool,
+    reason: Reason,
+    known: &[Condition],
+    now: Timestamp,
+) -> Condition {
+    let status = if holds { "True" } else { "False" };
+    let same = known.iter().find(|old| old.type_ == kind.as_str() && old.status == status);
+    Condition {
+        type_: kind.to_string(),
+        status: status.to_owned(),
+        reason: reason.to_string(),
+        message: reason.means().to_owned(),
+        observed_generation: None,
+        last_transition_time: same.map_or(Time(now), |old| old.last_transition_time.clone()),
     }
 }
 

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Tell};
 use crate::args::Args;
 use crate::clock::Clock;
+use crate::hold::HoldWatch;
 use crate::net::kernel::{Config, Kernel};
 use crate::net::netns;
 use crate::node_network::Publisher;
@@ -175,6 +176,7 @@ fn spawn_all(
         Arc::clone(&agent.metrics),
         Arc::clone(&agent.changed),
         agent.clock.clone(),
+        HoldWatch::new(&args.guard_report),
     );
     tasks.spawn(publisher.run(cancel.clone()));
     let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());

@@ -2,7 +2,7 @@
 //!
 //! Everything that two programs must agree on stands here and only here: the five kinds of the
 //! group `fairlead.dev`, the names of labels, annotations, resources and taints, the table of
-//! conditions and reasons, the grammar of a pod's request and the marker in a pod's namespace.
+//! conditions and reasons, the grammar of a pod's request, the marker in a pod's namespace and what a guard reports.
 //! The crate is pure: no client, no clock, no system call.
 
 pub mod address;
@@ -12,6 +12,8 @@ pub mod duration;
 pub mod finding;
 pub mod generate;
 pub mod grid;
+pub mod guard_report;
+pub mod hold;
 pub mod ip_block;
 pub mod marker;
 pub mod names;
@@ -26,6 +28,8 @@ pub mod usable;
 pub use address::{Cidr, IfName, Ip, Mac};
 pub use admission::{Admission, AdmissionSpec};
 pub use finding::{Finding, FindingCode};
+pub use guard_report::GuardReport;
+pub use hold::NodeHold;
 pub use ip_block::{IPBlock, IPBlockSpec, IPBlockStatus};
 pub use network::{Network, NetworkSpec, NetworkStatus};
 pub use node_network::{NodeNetwork, NodeNetworkSpec, NodeNetworkStatus};

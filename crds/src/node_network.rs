@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::network::Hold;
+use crate::hold::NodeHold;
 
 /// Nothing is asked of a node; everything is in the status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -28,6 +28,7 @@ use crate::network::Hold;
         json_path = ".status.conditions[?(@.type==\"Ready\")].status"
     ),
     printcolumn(name = "Networks", type_ = "string", json_path = ".status.summary"),
+    printcolumn(name = "Hold", type_ = "string", json_path = ".status.hold"),
     printcolumn(name = "Agent", type_ = "string", json_path = ".status.agentVersion"),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
@@ -41,10 +42,9 @@ pub struct NodeNetworkStatus {
     /// Version of the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_version: Option<String>,
-    /// How the node can hold a pod.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 4))]
-    pub holds: Vec<Hold>,
+    /// How the node can hold a pod; the Node's label `fairlead.dev/hold` repeats it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<NodeHold>,
     /// The networks, for people: `blue 6/28, storage NotReady`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
@@ -53,7 +53,7 @@ pub struct NodeNetworkStatus {
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub networks: Vec<NetworkOnNode>,
-    /// `Ready`.
+    /// `Ready` and `HoldStrict`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,

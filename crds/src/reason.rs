@@ -44,6 +44,7 @@ table! {
         Ready: "PodNetwork: every interface the pod asks for is up with its addresses. NodeNetwork: the agent can attach pods.", "Read the reason and the message.";
         Held: "PodNetwork: the pod's containers waited for its interfaces.", "False is normal for pods created before the installation and for networks added to a running pod.";
         RequestMismatch: "PodNetwork: the addresses the pod holds differ from what the scheduler was asked for.", "Usually a network added to or removed from a running pod; nothing to do unless the node runs out of addresses.";
+        HoldStrict: "NodeNetwork: no container of a pod held by the runtime starts here while the plugin that holds it is missing.", "False: see the reason; pods held by the runtime are not sent to this node.";
         Accepted: "Network: the controller admitted it and agents act on it.", "Read the reason and the message.";
         InUse: "Network: pods or blocks still need it, so it cannot go away yet.", "Delete the pods that use it; the message counts them.";
         Draining: "Network: a range was removed or narrowed, and its addresses are still in use; it is absent otherwise.", "Delete the pods that the message names, or take the range back into the Network.";
@@ -95,6 +96,11 @@ table! {
         StillUsed: "Pods or blocks still need the network.", "Delete the pods that use it; the message counts them.";
         Unused: "Nothing needs the network.", "Nothing.";
         RangeInUse: "Pods still hold addresses of a range that was removed, or nodes still own blocks of it.", "Delete the pods that the message names, or take the range back into the Network.";
+        DefaultValidator: "The runtime's default validator refuses containers whose required plugin is missing.", "Nothing.";
+        GuardPreinstalled: "The runtime itself starts the guard, before the first pod of a boot.", "Nothing.";
+        MissingPluginOpens: "The guard is connected, but while it is away the runtime lets every container through.", "Enable the runtime's default validator, or install the guard in the runtime's plugin folder.";
+        StrictnessUnknown: "The guard is connected, but no container was created since, so the runtime has not shown its validators yet.", "Nothing; the next container on the node shows it.";
+        NoGuard: "The guard is not connected to the runtime.", "Enable NRI in the runtime (containerd 2 has it on by default), and see the log of the container guard.";
         AgentReady: "The agent can attach pods.", "Nothing.";
         InterfaceAddRejected: "A pod of the node's own network asked for a network.", "Remove hostNetwork or the annotation.";
         NetworkIsland: "Pods of one network run on several nodes, but the network does not reach between nodes.", "Give the network an uplink, or keep its pods on one node.";

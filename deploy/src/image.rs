@@ -1,5 +1,4 @@
-//! The container image, built without an engine: one OCI archive with the three static binaries and nothing
-//! else.
+//! The container image, built without an engine: one OCI archive with the static programs and nothing else.
 //!
 //! The same sources, tool chain and git revision give the same bytes wherever they are built. Knows neither a
 //! cluster nor a registry: what is done with the file is the caller's business.

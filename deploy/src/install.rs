@@ -89,7 +89,8 @@ async fn is_established(cluster: &Cluster, definition: &Value) -> Result<Option<
     Ok((!done).then(|| "it is not served yet".to_owned()))
 }
 
-async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Option<String>> {
+/// What is missing until a workload runs as it stands there; none once it does.
+pub(crate) async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Option<String>> {
     let found = cluster.get(workload).await?.context("it is gone again")?;
     let status = &found.data["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or(0);

@@ -3,6 +3,7 @@
 //! The order matters: while a policy holds pods, agents must run; while agents run, they hold finalizers; while an
 //! object has a finalizer, its definition cannot go.
 
+mod guard;
 mod remains;
 
 use std::time::Duration;
@@ -49,10 +50,12 @@ pub async fn uninstall(cluster: &Cluster, options: &Options, progress: Progress)
     tell_held_pods(cluster, progress).await?;
     remove_policies(cluster, &objects, options, progress).await?;
     if options.finish {
+        guard::remove(cluster, options, progress).await?;
         remove_programs(cluster, &objects, options, progress).await?;
         remains::clear(cluster, options, progress).await?;
     } else {
         release(cluster, options, progress).await?;
+        guard::remove(cluster, options, progress).await?;
         remove_programs(cluster, &objects, options, progress).await?;
     }
     remove_rest(cluster, &objects, options, progress).await

@@ -115,11 +115,7 @@ fn a_private_registry_stands_in_every_place_and_no_other_image() {
     let Some(kubectl) = kubectl() else { return };
     let copy = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    fs::create_dir(copy.path().join("manifests")).unwrap();
-    for entry in fs::read_dir(source.join("manifests")).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), copy.path().join("manifests").join(entry.file_name())).unwrap();
-    }
+    self::copy("manifests", copy.path());
     let text = fs::read_to_string(source.join("kustomization.yaml")).unwrap();
     let edited = text.replace("newName: fairlead\n", &format!("newName: {REGISTRY}\n"));
     assert_ne!(text, edited);
@@ -133,8 +129,8 @@ fn a_private_registry_stands_in_every_place_and_no_other_image() {
             .unwrap();
         let rendered = kustomize(&kubectl, copy.path());
         let found = images(&rendered);
-        // Agent, controller, two mutating policies and the one that checks the gate.
-        assert_eq!(found.len(), 5, "{found:?}");
+        // Agent, guard, controller, two mutating policies and the one that checks the gate.
+        assert_eq!(found.len(), 6, "{found:?}");
         assert!(found.iter().all(|(_, image)| *image == expected), "{expected}: {found:?}");
         let embedded = manifests::render(&Choices { image: expected, ..Choices::default() }).unwrap();
         assert_same(&embedded, &rendered);
@@ -196,13 +192,72 @@ fn the_agent_has_the_privileges_it_needs_and_no_more() {
             "capabilities": { "drop": ["ALL"], "add": ["NET_ADMIN", "SYS_ADMIN", "NET_RAW"] },
         })
     );
-    let mounts = &pod["volumes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|volume| &volume["hostPath"]["path"])
-        .collect::<Vec<_>>();
-    assert_eq!(json!(mounts), json!(["/run/containerd", "/var/run/nri", "/run/netns", "/proc/sys/net"]));
+    assert_eq!(mounts(pod, "containers"), ["cri", "nri", "netns", "sysctl", "report"]);
+    assert_eq!(host_paths(pod), ["/run/containerd", "/var/run/nri", "/run/netns", "/proc/sys/net"]);
+}
+
+#[test]
+fn the_guard_outlives_the_agent_and_may_enter_namespaces_only() {
+    let objects = embedded();
+    let pod = &only(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let guard = &pod["initContainers"][0];
+    assert_eq!((&guard["name"], &guard["restartPolicy"]), (&json!("guard"), &json!("Always")));
+    assert_eq!(
+        guard["securityContext"],
+        json!({
+            "privileged": false,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "runAsUser": 0,
+            "runAsGroup": 0,
+            "capabilities": { "drop": ["ALL"], "add": ["SYS_ADMIN"] },
+        })
+    );
+    assert_eq!(mounts(pod, "initContainers"), ["nri", "netns", "report"]);
+}
+
+#[test]
+fn nothing_is_written_on_a_host_unless_it_is_asked_for() {
+    let folder = "/usr/lib/nri/plugins";
+    let choices = Choices { guard_folder: Some(folder.into()), ..Choices::default() };
+    let (asked, unasked) = (manifests::render(&choices).unwrap(), embedded());
+    let paths = |objects| host_paths(&only(objects, "DaemonSet")["spec"]["template"]["spec"]);
+    assert!(paths(&asked).contains(&folder.to_owned()));
+    let lasting =
+        |path: &String| !["/run/", "/var/run/", "/proc/"].iter().any(|start| path.starts_with(start));
+    assert!(!paths(&unasked).iter().any(lasting));
+}
+
+#[test]
+fn the_component_installs_the_guard_as_the_embedded_patch_does() {
+    let Some(kubectl) = kubectl() else { return };
+    let overlay = tempfile::tempdir().unwrap();
+    for folder in ["manifests", "components/guard-folder"] {
+        copy(folder, overlay.path());
+    }
+    let text = "resources: [manifests]\ncomponents: [components/guard-folder]\n";
+    fs::write(overlay.path().join("kustomization.yaml"), text).unwrap();
+    let choices = Choices { guard_folder: Some("/opt/nri/plugins".into()), ..Choices::default() };
+    assert_same(&manifests::render(&choices).unwrap(), &kustomize(&kubectl, overlay.path()));
+}
+
+/// Copies the files of a folder of this crate.
+fn copy(folder: &str, to: &Path) {
+    fs::create_dir_all(to.join(folder)).unwrap();
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(folder).join(entry.file_name())).unwrap();
+    }
+}
+
+fn mounts(pod: &Value, containers: &str) -> Vec<String> {
+    let mounts = pod[containers][0]["volumeMounts"].as_array().unwrap().iter();
+    mounts.map(|mount| mount["name"].as_str().unwrap().to_owned()).collect()
+}
+
+fn host_paths(pod: &Value) -> Vec<String> {
+    let volumes = pod["volumes"].as_array().unwrap().iter();
+    volumes.filter_map(|volume| Some(volume["hostPath"]["path"].as_str()?.to_owned())).collect()
 }
 
 #[test]

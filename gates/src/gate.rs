@@ -5,13 +5,8 @@
 //! 143 when it was told to stop, and otherwise never: an error is a line in the log and another try. It has
 //! no credentials and no capabilities, needs no file, and must not use an async runtime or the API.
 
-mod cookie;
-mod lo;
 mod narrator;
-mod netlink;
 mod pod;
-mod stop;
-mod verdict;
 
 use std::{
     io::Write,
@@ -23,12 +18,12 @@ use std::{
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-pub use self::{
-    cookie::own_cookie,
-    pod::Pod,
-    verdict::{Verdict, Wait, judge},
+use self::narrator::Narrator;
+pub use self::pod::Pod;
+use crate::{
+    marker::{self, LinkEvents, Verdict, Wait},
+    stop::Stop,
 };
-use self::{lo::LinkEvents, narrator::Narrator, stop::Stop};
 
 /// Milliseconds between two reads of the alias even if no notification came: one may be lost when the kernel's
 /// queue is full, and a new alias of a link that is down makes none (`netdev_state_change`, net/core/dev.c).
@@ -77,8 +72,8 @@ pub fn run(pod: &Pod, log: &mut dyn Write) -> Outcome {
 }
 
 fn look(pod: &Pod) -> Verdict {
-    match lo::observe() {
-        Ok(seen) => judge(seen.alias.as_deref(), &pod.uid, seen.cookie),
+    match marker::observe() {
+        Ok(seen) => marker::judge(seen.alias.as_deref(), &pod.uid, seen.cookie),
         Err(error) => Verdict::Wait(Wait::CannotRead(error.to_string())),
     }
 }

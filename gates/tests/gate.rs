@@ -1,6 +1,9 @@
-//! The built gate binary in real network namespaces, one per test.
+//! The built gate binary, and the guard's looks, in real network namespaces, one per test.
 
 // For clippy: helpers of tests are tests too.
+#[cfg(test)]
+#[path = "gate/guard.rs"]
+mod guard;
 #[cfg(test)]
 #[path = "gate/space.rs"]
 mod space;

@@ -61,6 +61,11 @@ pub fn inherited() -> Result<(Connection, Identity), Error> {
     Ok((Connection::new(stream)?, identity))
 }
 
+/// Whether a runtime started this program from its plugin folder, so that [`inherited`] is of use.
+pub fn is_started() -> bool {
+    env::var_os(SOCKET).is_some()
+}
+
 const SOCKET: &str = "NRI_PLUGIN_SOCKET";
 const NAME: &str = "NRI_PLUGIN_NAME";
 const INDEX: &str = "NRI_PLUGIN_IDX";

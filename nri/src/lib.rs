@@ -6,7 +6,8 @@
 //! `PROTOCOL.md` of containerd/ttrpc; only the fields that are read here are decoded.
 //!
 //! The runtime calls one plugin at a time, under one lock for the whole node, and closes the connection of a plugin
-//! that needs more than its request timeout (2 s by default); it then goes on as if the plugin had agreed.
+//! that needs more than its request timeout (2 s by default); it then goes on as if the plugin had agreed, but for
+//! [`Plugin::validate_container`].
 
 mod connection;
 mod frame;
@@ -15,7 +16,7 @@ mod stop;
 mod types;
 mod wire;
 
-pub use connection::{Connection, connect, inherited};
+pub use connection::{Connection, connect, inherited, is_started};
 pub use serve::serve;
 pub use stop::Stop;
 pub use types::{Container, ContainerState, EventMask, Identity, PodSandbox};
@@ -46,6 +47,20 @@ pub trait Plugin: Send + Sync {
     /// # Errors
     /// A sentence; the container is then not made, and people see the sentence in the pod's events.
     fn create_container(&self, pod: &PodSandbox, container: &Container) -> Result<(), String>;
+
+    /// The last word about a container, after all plugins agreed to it; `plugins` are all that are connected, the
+    /// runtime's built-in ones included. An answer that does not come refuses the container, unlike elsewhere.
+    ///
+    /// # Errors
+    /// As [`Self::create_container`].
+    fn validate_container(
+        &self,
+        _pod: &PodSandbox,
+        _container: &Container,
+        _plugins: &[Identity],
+    ) -> Result<(), String> {
+        Ok(())
+    }
 
     /// A sandbox is being stopped; where CNI goes second (containerd), its network is still there.
     fn stop_pod_sandbox(&self, pod: &PodSandbox);

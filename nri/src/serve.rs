@@ -104,6 +104,7 @@ impl Server<'_> {
             "StopPodSandbox" => with(payload, |asked| tell(plugin, STOP_POD_SANDBOX, asked)),
             "RemovePodSandbox" => with(payload, |asked| tell(plugin, REMOVE_POD_SANDBOX, asked)),
             "CreateContainer" => with(payload, |asked| create_container(plugin, asked)),
+            "ValidateContainerAdjustment" => with(payload, |asked| validate_container(plugin, asked)),
             "StateChange" => with(payload, |asked: wire::StateChangeEvent| {
                 tell(plugin, asked.event, wire::PodRequest { pod: asked.pod })
             }),
@@ -117,8 +118,7 @@ impl Server<'_> {
             | "UpdateContainer"
             | "PostUpdateContainer"
             | "StopContainer"
-            | "RemoveContainer"
-            | "ValidateContainerAdjustment" => Ok(Vec::new()),
+            | "RemoveContainer" => Ok(Vec::new()),
             other => unknown(&format!("method {other}")),
         })
     }
@@ -172,6 +172,17 @@ fn create_container(plugin: &dyn Plugin, asked: wire::CreateContainerRequest) ->
     refused(plugin.create_container(&pod.into(), &container.into()))
 }
 
+fn validate_container(plugin: &dyn Plugin, asked: wire::ValidateContainerAdjustmentRequest) -> Answer {
+    let (pod, container) = (asked.pod.unwrap_or_default(), asked.container.unwrap_or_default());
+    let plugins: Vec<_> = asked.plugins.into_iter().filter_map(wire::PluginInstance::identity).collect();
+    let refused = plugin.validate_container(&pod.into(), &container.into(), &plugins).err();
+    let answer = wire::ValidateContainerAdjustmentResponse {
+        reject: refused.is_some(),
+        reason: refused.as_deref().map(shown).unwrap_or_default(),
+    };
+    Ok(answer.encode_to_vec())
+}
+
 fn registration(identity: &Identity) -> Message {
     let asked = wire::RegisterPluginRequest {
         plugin_name: identity.name.clone(),
@@ -207,8 +218,11 @@ fn response(stream: u32, answer: Answer) -> Message {
 }
 
 fn refused(outcome: Result<(), String>) -> Answer {
-    let shown = |sentence: String| sentence.chars().take(MAX_SENTENCE).collect();
-    outcome.map(|()| Vec::new()).map_err(|sentence| (FAILED_PRECONDITION, shown(sentence)))
+    outcome.map(|()| Vec::new()).map_err(|sentence| (FAILED_PRECONDITION, shown(&sentence)))
+}
+
+fn shown(sentence: &str) -> String {
+    sentence.chars().take(MAX_SENTENCE).collect()
 }
 
 fn unknown(what: &str) -> Answer {

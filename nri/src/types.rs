@@ -49,6 +49,8 @@ impl EventMask {
     pub const REMOVE_POD_SANDBOX: Self = Self(1 << 2);
     /// [`crate::Plugin::create_container`].
     pub const CREATE_CONTAINER: Self = Self(1 << 3);
+    /// [`crate::Plugin::validate_container`]. Runtimes with NRI before 0.10 refuse a plugin that asks for it.
+    pub const VALIDATE_CONTAINER: Self = Self(1 << 13);
 }
 
 impl BitOr for EventMask {

@@ -93,6 +93,32 @@ pub struct CreateContainerRequest {
     pub container: Option<Container>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub struct ValidateContainerAdjustmentRequest {
+    #[prost(message, optional, tag = "1")]
+    pub pod: Option<PodSandbox>,
+    #[prost(message, optional, tag = "2")]
+    pub container: Option<Container>,
+    #[prost(message, repeated, tag = "6")]
+    pub plugins: Vec<PluginInstance>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ValidateContainerAdjustmentResponse {
+    #[prost(bool, tag = "1")]
+    pub reject: bool,
+    #[prost(string, tag = "2")]
+    pub reason: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct PluginInstance {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub index: String,
+}
+
 /// How runtimes with NRI before 0.12 tell of sandboxes.
 #[derive(Clone, PartialEq, Message)]
 pub struct StateChangeEvent {
@@ -183,6 +209,13 @@ impl LinuxPodSandbox {
 /// `/var/run` is a link to `/run` on every distribution that runs containerd 2, but not in a container's image.
 fn below_run(path: &str) -> PathBuf {
     path.strip_prefix("/var/run/").map_or_else(|| path.into(), |rest| Path::new("/run").join(rest))
+}
+
+impl PluginInstance {
+    /// None if the index is not one.
+    pub fn identity(self) -> Option<types::Identity> {
+        Some(types::Identity { index: self.index.parse().ok()?, name: self.name })
+    }
 }
 
 impl From<Container> for types::Container {

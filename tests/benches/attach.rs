@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use comfy_table::Table;
 use fairlead_tests::measure::{self, Readiness, Times};
+use fairlead_tests::node::Nri;
 use fairlead_tests::progress::Progress;
 use fairlead_tests::{Cluster, Layout, Options, fairlead};
 
@@ -37,7 +38,8 @@ spec:
 async fn main() -> Result<()> {
     let layout = Layout::TESTS.or_from_env()?;
     let progress = Progress::auto();
-    let cluster = Cluster::up(&Options { layout, nodes: 1, progress: progress.clone() }).await?;
+    let cluster =
+        Cluster::up(&Options { layout, nodes: 1, nri: Nri::default(), progress: progress.clone() }).await?;
     fairlead::install(&cluster, &progress).await?;
     let outcome = run(&cluster).await;
     if outcome.is_err() {

@@ -7,9 +7,12 @@ use fairlead_crds::names;
 use fairlead_tests::{Cluster, node::Node, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
+use nix::sys::signal::Signal;
 
 /// A killed agent comes back after the kubelet's back-off, 10 s from the second time on.
 const RESTART: Duration = Duration::from_secs(60);
+/// An agent needs longer than this until it attaches its first pod.
+const KILL_EVERY: Duration = Duration::from_millis(100);
 const CONTAINER: &str = "agent";
 const METRICS: &str = "127.0.0.1:9474";
 const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
@@ -24,8 +27,52 @@ pub async fn pod(cluster: &Cluster, node: &Node) -> Result<Pod> {
 
 /// Processes of the agent on a node.
 async fn pids(cluster: &Cluster, node: &Node) -> Result<Vec<i32>> {
+    container_pids(cluster, node, CONTAINER).await
+}
+
+/// First processes of a container of the agent's pod on a node.
+pub async fn container_pids(cluster: &Cluster, node: &Node, container: &str) -> Result<Vec<i32>> {
     let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
-    node.container_pids(&uid, CONTAINER).await
+    node.container_pids(&uid, container).await
+}
+
+/// Runs `body` while a container of the agent's pod does nothing, and lets it go on whatever comes of it.
+pub async fn while_frozen<T>(
+    cluster: &Cluster,
+    node: &Node,
+    container: &str,
+    body: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let pids = container_pids(cluster, node, container).await?;
+    ensure!(!pids.is_empty(), "no process of {container} on {}", node.name());
+    pids.iter().try_for_each(|pid| node.signal(*pid, Signal::SIGSTOP))?;
+    let outcome = body.await;
+    for pid in pids {
+        // The kubelet may have ended it meanwhile.
+        node.signal(pid, Signal::SIGCONT).ok();
+    }
+    outcome
+}
+
+/// Runs `body` while the agent of a node is killed again whenever the kubelet has started it.
+pub async fn kept_dead<T>(
+    cluster: &Cluster,
+    node: &Node,
+    body: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
+    let kill = async {
+        loop {
+            for pid in node.container_pids(&uid, CONTAINER).await? {
+                node.kill(pid).ok();
+            }
+            tokio::time::sleep(KILL_EVERY).await;
+        }
+    };
+    tokio::select! {
+        outcome = body => outcome,
+        outcome = kill => outcome,
+    }
 }
 
 /// One of the agent's metrics on a node, by its name with its labels.

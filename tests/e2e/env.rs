@@ -3,7 +3,7 @@
 use std::{env, sync::Arc};
 
 use anyhow::{Result, anyhow};
-use fairlead_tests::{Cluster, Layout, Options, progress::Progress};
+use fairlead_tests::{Cluster, Layout, Options, node::Nri, progress::Progress};
 use tokio::sync::{OnceCell, RwLock};
 
 const NODES: u8 = 2;
@@ -72,7 +72,7 @@ async fn boot(layout: Layout) -> Result<Cluster> {
     {
         return Ok(cluster);
     }
-    Cluster::up(&Options { layout, nodes: NODES, progress: Progress::auto() }).await
+    Cluster::up(&Options { layout, nodes: NODES, nri: Nri::default(), progress: Progress::auto() }).await
 }
 
 fn is_set(variable: &str) -> bool {

@@ -14,6 +14,7 @@ mod env;
 mod examples;
 mod fixtures;
 mod gone;
+mod guard;
 mod hotplug;
 mod install;
 mod nri;
@@ -72,6 +73,7 @@ fn cases() -> Vec<Case> {
         nri::cases(),
         install::cases(),
         crash::cases(),
+        guard::cases(),
         broken::cases(),
         uninstall::cases(),
     ]

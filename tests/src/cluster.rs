@@ -17,7 +17,7 @@ use crate::{
     control_plane, images, kubectl,
     layout::{self, Layout},
     netns,
-    node::Node,
+    node::{Node, Nri},
     pki::Authority,
     prereq,
     progress::Progress,
@@ -33,6 +33,8 @@ pub struct Options {
     pub layout: Layout,
     /// 1 to 9.
     pub nodes: u8,
+    /// What the nodes' runtimes do with plugins.
+    pub nri: Nri,
     /// Where progress is shown.
     pub progress: Progress,
 }
@@ -43,6 +45,7 @@ pub struct Cluster {
     layout: Layout,
     tools: Tools,
     nodes: Vec<Node>,
+    nri: Nri,
     client: Client,
 }
 
@@ -50,6 +53,8 @@ pub struct Cluster {
 #[derive(Serialize, Deserialize)]
 struct State {
     nodes: u8,
+    #[serde(default)]
+    nri: Nri,
     tools: Tools,
 }
 
@@ -77,12 +82,12 @@ impl Cluster {
     }
 
     async fn boot(options: &Options, tools: Tools, archives: &[PathBuf]) -> Result<Self> {
-        let layout = options.layout;
+        let (layout, nri) = (options.layout, options.nri);
         prepare_folders(layout)?;
         netns::create_bridges(layout).await?;
         let authority = Authority::new(layout)?;
         let nodes: Vec<_> =
-            (1..=options.nodes).map(|index| Node::new(index, options.nodes, layout, &tools)).collect();
+            (1..=options.nodes).map(|index| Node::new(index, options.nodes, layout, &tools, nri)).collect();
         let runtimes = try_join_all(nodes.iter().map(|node| start_runtime(node, archives)));
         let api = control_plane::start_api(layout, &tools, &authority);
         tokio::try_join!(runtimes, api)?;
@@ -91,10 +96,10 @@ impl Cluster {
             node.join(&authority)?;
         }
         let client = kubectl::client(&layout.kubeconfig()).await?;
-        let cluster = Self { layout, tools, nodes, client };
+        let cluster = Self { layout, tools, nodes, nri, client };
         cluster.wait_for_nodes().await?;
         cluster.wait_for_service_account().await?;
-        let state = State { nodes: options.nodes, tools: cluster.tools.clone() };
+        let state = State { nodes: options.nodes, nri, tools: cluster.tools.clone() };
         fs::write(layout.state(), serde_json::to_vec(&state)?)?;
         Ok(cluster)
     }
@@ -108,10 +113,10 @@ impl Cluster {
         let text = fs::read(layout.state())
             .context("no local cluster is running: start one with `cargo demo up`")?;
         let state: State = serde_json::from_slice(&text).context("reading the state of the local cluster")?;
-        let nodes =
-            (1..=state.nodes).map(|index| Node::new(index, state.nodes, layout, &state.tools)).collect();
+        let State { nodes: count, nri, tools } = state;
+        let nodes = (1..=count).map(|index| Node::new(index, count, layout, &tools, nri)).collect();
         let client = kubectl::client(&layout.kubeconfig()).await?;
-        let cluster = Self { layout, tools: state.tools, nodes, client };
+        let cluster = Self { layout, tools, nodes, nri, client };
         tokio::time::timeout(Duration::from_secs(5), cluster.client.apiserver_version())
             .await
             .map_err(anyhow::Error::from)
@@ -145,6 +150,11 @@ impl Cluster {
     /// Logs, one file per process.
     pub fn logs_dir(&self) -> PathBuf {
         self.layout.logs()
+    }
+
+    /// What the nodes' runtimes do with plugins.
+    pub fn nri(&self) -> Nri {
+        self.nri
     }
 
     /// Where this cluster is on the machine.

@@ -4,9 +4,19 @@ use std::{env, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use fairlead_crds::names;
-use fairlead_deploy::image::{self, Built};
+use fairlead_deploy::{
+    image::{self, Built},
+    manifests::{self, Choices},
+};
 
-use crate::{cluster::Cluster, process, progress::Progress, wait};
+use crate::{
+    cluster::Cluster,
+    layout,
+    node::{NRI_PLUGINS, Nri},
+    process,
+    progress::Progress,
+    wait,
+};
 
 /// Cargo profile of the image; `dev` builds faster while one works on it.
 pub const PROFILE_VARIABLE: &str = "FAIRLEAD_PROFILE";
@@ -27,8 +37,30 @@ pub async fn install(cluster: &Cluster, progress: &Progress) -> Result<()> {
     apply(cluster).await?;
     restart_if_changed(cluster, &built).await?;
     wait_until_ready(cluster).await?;
+    if cluster.nri() == Nri::Preinstalled {
+        preinstall_guard(cluster).await?;
+    }
     stage.done();
     Ok(())
+}
+
+/// Installs the guard in the nodes' plugin folders and restarts their runtimes, which start it.
+pub async fn preinstall_guard(cluster: &Cluster) -> Result<()> {
+    let choices = Choices {
+        devices: vec![layout::UPLINK.to_owned()],
+        pull_policy: Some("Never".to_owned()),
+        guard_folder: Some(NRI_PLUGINS.to_owned()),
+        ..Choices::default()
+    };
+    let agents =
+        manifests::render(&choices)?.into_iter().find(|object| manifests::kind(object) == "DaemonSet");
+    cluster.apply(&agents.context("the manifests have no DaemonSet")?.to_string()).await?;
+    wait_until_ready(cluster).await?;
+    for node in cluster.nodes() {
+        node.stop_containerd().await?;
+        node.start_containerd().await?;
+    }
+    wait_until_ready(cluster).await
 }
 
 /// Applies the manifests, and nothing else.

@@ -31,6 +31,7 @@ use crate::{
 mod config;
 mod containers;
 
+pub use config::{NRI_PLUGINS, Nri};
 pub use containers::Container;
 
 /// The container runtime's socket, in the node's mount namespace.
@@ -48,11 +49,12 @@ pub struct Node {
     nodes: u8,
     layout: Layout,
     tools: Tools,
+    nri: Nri,
 }
 
 impl Node {
-    pub(crate) fn new(index: u8, nodes: u8, layout: Layout, tools: &Tools) -> Self {
-        Self { index, nodes, layout, tools: tools.clone() }
+    pub(crate) fn new(index: u8, nodes: u8, layout: Layout, tools: &Tools, nri: Nri) -> Self {
+        Self { index, nodes, layout, tools: tools.clone(), nri }
     }
 
     /// Name of the Node object.
@@ -209,8 +211,13 @@ impl Node {
 
     /// Starts containerd and waits until it answers.
     pub async fn start_containerd(&self) -> Result<()> {
+        self.start_containerd_with(self.nri).await
+    }
+
+    /// The same, with this in place of what the cluster was booted with.
+    pub async fn start_containerd_with(&self, nri: Nri) -> Result<()> {
         let file = self.folder().join("containerd.toml");
-        fs::write(&file, config::containerd(&self.folder(), &self.tools)?)?;
+        fs::write(&file, config::containerd(&self.folder(), &self.tools, nri)?)?;
         fs::write(
             self.folder().join("cni-conf/10-primary.conflist"),
             config::cni(&self.layout.pod_cidr(self.index)).to_string(),

@@ -1,6 +1,10 @@
 //! `kubectl fairlead`: installs and uninstalls fairlead.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    path::{Component, Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
@@ -44,6 +48,9 @@ enum Command {
         /// When the image is pulled.
         #[arg(long, value_parser = ["Always", "IfNotPresent", "Never"])]
         image_pull_policy: Option<String>,
+        /// Also install the guard in the container runtime's plugin folder on every node, usually /opt/nri/plugins.
+        #[arg(long, value_parser = absolute_folder)]
+        guard_folder: Option<String>,
         /// Print the manifests as YAML, and apply nothing.
         #[arg(long)]
         dry_run: bool,
@@ -72,8 +79,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     let timeout = Duration::from_secs(access.timeout);
     let connect = || Cluster::connect(access.kubeconfig.as_deref(), access.context.as_deref());
     match command {
-        Command::Install { image, devices, image_pull_policy, dry_run } => {
-            let choices = Choices { image, devices, pull_policy: image_pull_policy };
+        Command::Install { image, devices, image_pull_policy, guard_folder, dry_run } => {
+            let choices = Choices { image, devices, pull_policy: image_pull_policy, guard_folder };
             if dry_run {
                 return print(&choices);
             }
@@ -83,6 +90,16 @@ async fn run(arguments: Arguments) -> Result<()> {
             let options = uninstall::Options { finish, timeout };
             uninstall::uninstall(&connect().await?, &options, Progress::auto()).await
         }
+    }
+}
+
+fn absolute_folder(text: &str) -> Result<String, String> {
+    let plain =
+        Path::new(text).components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if text.starts_with('/') && plain {
+        Ok(text.to_owned())
+    } else {
+        Err("it is no absolute path".to_owned())
     }
 }
 

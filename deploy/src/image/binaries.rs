@@ -15,10 +15,11 @@ use serde::Deserialize;
 use super::{ImageError, elf};
 
 /// Package and program of everything that is in the image.
-pub const BINARIES: [(&str, &str); 3] = [
+pub const BINARIES: [(&str, &str); 4] = [
     ("fairlead-agent", "fairlead-agent"),
     ("fairlead-gates", "fairlead-controller"),
     ("fairlead-gates", "fairlead-gate"),
+    ("fairlead-gates", "fairlead-guard"),
 ];
 
 /// What makes a program of the GNU target run in an empty image.

@@ -1,5 +1,5 @@
 //! What of fairlead keeps objects from going, or stays on nodes and pods: finalizers, taints, extended resources,
-//! scheduling gates.
+//! labels, scheduling gates.
 
 use anyhow::Result;
 use fairlead_crds::names;
@@ -54,7 +54,11 @@ impl Remains {
             Some(format!("{} {kind}(s), one is {}{node}", of_kind.count() + 1, full_name(&first.object)))
         });
         let nodes = self.nodes.first().map(|first| {
-            format!("taints or resources on {} node(s), one is {}", self.nodes.len(), first.name_any())
+            format!(
+                "taints, resources or labels on {} node(s), one is {}",
+                self.nodes.len(),
+                first.name_any()
+            )
         });
         let gated = self.gated.first().map(|first| {
             let namespace = first.namespace().unwrap_or_default();
@@ -79,7 +83,7 @@ pub async fn find(cluster: &Cluster) -> Result<Remains> {
     }
     let nodes: Api<Node> = Api::all(cluster.client());
     let mut nodes = nodes.list(&kube::api::ListParams::default()).await?.items;
-    nodes.retain(|node| !resources(node).is_empty() || our_taints(node) > 0);
+    nodes.retain(|node| !resources(node).is_empty() || our_taints(node) > 0 || is_labelled(node));
     let pods: Api<Pod> = Api::all(cluster.client());
     let unscheduled = kube::api::ListParams::default().fields("spec.nodeName=");
     let mut gated = pods.list(&unscheduled).await?.items;
@@ -92,7 +96,7 @@ pub async fn find(cluster: &Cluster) -> Result<Remains> {
 /// # Errors
 /// When something is still left after the time-out.
 pub async fn clear(cluster: &Cluster, options: &Options, progress: Progress) -> Result<()> {
-    let step = progress.step("finalizers, taints, resources and gates removed");
+    let step = progress.step("finalizers, taints, resources, labels and gates removed");
     until(
         options.timeout,
         "what is left to go",
@@ -192,6 +196,10 @@ async fn clean_node(cluster: &Cluster, node: &Node) -> Result<()> {
         ]);
         nodes.patch(&name, &PatchParams::default(), &json_patch(patch)?).await?;
     }
+    if is_labelled(node) {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { names::HOLD_LABEL: null } } }));
+        nodes.patch(&name, &PatchParams::default(), &patch).await?;
+    }
     Ok(())
 }
 
@@ -212,6 +220,10 @@ async fn lift_gate(cluster: &Cluster, pod: &Pod) -> Result<()> {
 fn our_gate(pod: &Pod) -> Option<usize> {
     let gates = pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten());
     gates.into_iter().position(|gate| gate.name == names::SCHEDULING_GATE)
+}
+
+fn is_labelled(node: &Node) -> bool {
+    node.labels().contains_key(names::HOLD_LABEL)
 }
 
 /// JSON paths of our extended resources in a node's status.

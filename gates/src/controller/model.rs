@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use fairlead_crds::node_network::NetworkOnNode;
-use fairlead_crds::{Cidr, IPBlock, NodeNetwork, names};
+use fairlead_crds::{Cidr, IPBlock, NodeHold, NodeNetwork, names};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -90,18 +90,22 @@ pub struct NodeOffer {
     pub node: String,
     /// Whether an admin asserts that the node cannot reach the network any more.
     pub fenced: bool,
+    /// How the node can hold pods; none while its agent has not said so.
+    pub hold: Option<NodeHold>,
     /// Per network, what the node can offer; without the sentences.
     pub networks: Vec<NetworkOnNode>,
 }
 
 impl From<NodeNetwork> for NodeOffer {
     fn from(object: NodeNetwork) -> Self {
-        let mut networks = object.status.unwrap_or_default().networks;
+        let status = object.status.unwrap_or_default();
+        let mut networks = status.networks;
         networks.iter_mut().for_each(|network| (network.reason, network.message) = (None, None));
         let annotations = object.metadata.annotations.unwrap_or_default();
         Self {
             node: object.metadata.name.unwrap_or_default(),
             fenced: annotations.contains_key(names::FENCED_ANNOTATION),
+            hold: status.hold,
             networks,
         }
     }

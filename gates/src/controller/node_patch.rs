@@ -1,6 +1,6 @@
 //! JSON patches of Nodes, finalizers and gates. Each tests what it was decided on, so that a change by someone else makes it fail. Pure.
 
-use fairlead_crds::names;
+use fairlead_crds::{NodeHold, names};
 use json_patch::jsonptr::{PointerBuf, Token};
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, TestOperation};
 use k8s_openapi::api::core::v1::Taint;
@@ -45,6 +45,20 @@ pub fn taints(node: &Node, taints: &[Taint]) -> Patch {
         test(["spec", "taints"], json!(node.taints)),
         add(["spec", "taints"], json!(taints)),
     ])
+}
+
+/// The patch that gives the label of how a node holds pods this value, or removes it; `None` if it is so already.
+pub fn hold_label(node: &Node, hold: Option<NodeHold>) -> Option<Patch> {
+    let old = node.labels.get(names::HOLD_LABEL);
+    if old.map(String::as_str) == hold.map(NodeHold::as_str) {
+        return None;
+    }
+    let path = ["metadata", "labels", names::HOLD_LABEL];
+    let change = match hold {
+        Some(hold) => add(path, json!(hold.as_str())),
+        None => PatchOperation::Remove(RemoveOperation { path: pointer(path) }),
+    };
+    Some(Patch(vec![test(["metadata", "uid"], json!(node.uid)), test(path, json!(old)), change]))
 }
 
 /// The patch that removes one finalizer from an object of that UID; `None` if it is not there.
@@ -134,6 +148,21 @@ mod tests {
                 { "op": "add", "path": "/spec/taints", "value": [{ "key": "k", "effect": "NoSchedule" }] },
             ])
         );
+    }
+
+    #[test]
+    fn the_label_is_written_only_where_it_differs() {
+        let mut node = node();
+        assert_eq!(hold_label(&node, None), None);
+        let first = json!(hold_label(&node, Some(NodeHold::NriStrict)));
+        let path = "/metadata/labels/fairlead.dev~1hold";
+        assert_eq!(first[1], json!({ "op": "test", "path": path, "value": null }));
+        assert_eq!(first[2], json!({ "op": "add", "path": path, "value": "nri-strict" }));
+        node.labels.insert(names::HOLD_LABEL.into(), "nri-strict".into());
+        assert_eq!(hold_label(&node, Some(NodeHold::NriStrict)), None);
+        let gone = json!(hold_label(&node, None));
+        assert_eq!(gone[1], json!({ "op": "test", "path": path, "value": "nri-strict" }));
+        assert_eq!(gone[2], json!({ "op": "remove", "path": path }));
     }
 
     #[test]

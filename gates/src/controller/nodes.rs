@@ -1,9 +1,10 @@
-//! Driver: extended resources and taints of Nodes.
+//! Driver: extended resources, taints and the label of how they hold pods, of Nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, stream};
+use json_patch::Patch;
 use k8s_openapi::api::core::v1 as core;
 use kube::Api;
 use kube::api::{ListParams, PatchParams};
@@ -39,6 +40,7 @@ struct Todo {
     resources: Vec<ResourceChange>,
     taints: Option<Vec<core::Taint>>,
     keys: Vec<String>,
+    label: Option<Patch>,
 }
 
 /// What bound pods request on a node, by Network.
@@ -67,6 +69,7 @@ impl Nodes {
             let offer = offer.as_deref().cloned().unwrap_or_default();
             let targets = wanted.targets(&offer);
             let mut todo = self.decide_taints(node, &wanted.facts(node, &offer, &self.prefix), &mut again);
+            todo.label = node_patch::hold_label(node, offer.hold);
             if self.decide_resources(node, &targets, None, &mut todo, &mut again) {
                 to_count.push((node.clone(), targets));
             }
@@ -92,7 +95,7 @@ impl Nodes {
         if change.waits {
             sooner(again, PAUSE / 5);
         }
-        Todo { node: node.name.clone(), taints: change.taints, keys: change.keys, resources: Vec::new() }
+        Todo { node: node.name.clone(), taints: change.taints, keys: change.keys, ..Todo::default() }
     }
 
     /// Adds what is to be done about the resources of a node; says whether its pods have to be counted first.
@@ -154,7 +157,9 @@ impl Nodes {
     }
 
     async fn carry_out(&mut self, todos: Vec<Todo>, view: &View) {
-        let todos = todos.into_iter().filter(|todo| todo.taints.is_some() || !todo.resources.is_empty());
+        let todos = todos
+            .into_iter()
+            .filter(|todo| todo.taints.is_some() || todo.label.is_some() || !todo.resources.is_empty());
         let done: Vec<(String, Vec<String>)> =
             stream::iter(todos).map(|todo| self.patch(todo, view)).buffer_unordered(PARALLEL).collect().await;
         for (node, keys) in done {
@@ -164,7 +169,7 @@ impl Nodes {
 
     /// Patches one node; returns the taint keys that were changed.
     async fn patch(&self, todo: Todo, view: &View) -> (String, Vec<String>) {
-        let Todo { node: name, resources, taints, keys } = todo;
+        let Todo { node: name, resources, taints, keys, label } = todo;
         let Some(node) = view.nodes.get(&name) else { return (name, Vec::new()) };
         let (mut changed, params) = (Vec::new(), PatchParams::default());
         if !resources.is_empty() {
@@ -181,6 +186,13 @@ impl Nodes {
             if self.finish(&name, call, view).await {
                 info!(node = name, taints = ?keys, "taints of a node changed");
                 changed = keys;
+            }
+        }
+        if let Some(patch) = label {
+            let patch = json_patch(patch);
+            let call = self.api.patch(&name, &params, &patch);
+            if self.finish(&name, call, view).await {
+                info!(node = name, "the label of how a node holds pods changed");
             }
         }
         (name, changed)

@@ -1,6 +1,6 @@
 //! Driver: what the controller takes back when fairlead is uninstalled. It touches nothing else then.
 //!
-//! It is done when no Node has a resource or taint of ours, no Network has our finalizer, and no block or record of
+//! It is done when no Node has a resource, taint or label of ours, no Network has our finalizer, and no block or record of
 //! a node without a live agent has its finalizer; agents remove those of their own nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +76,12 @@ impl Uninstall {
                 .await?;
             view.nodes.put(node.name.clone(), written.into());
             info!(node = node.name, "taints of a node removed");
+        }
+        if let Some(patch) = node_patch::hold_label(node, None) {
+            let patch = json_patch(patch);
+            let call = api.patch(&node.name, &params, &patch);
+            let written = self.caller.write(Verb::Patch, Kind::Node, &node.name, call).await?;
+            view.nodes.put(node.name.clone(), written.into());
         }
         Ok(())
     }

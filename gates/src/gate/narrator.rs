@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use fairlead_crds::names;
 
-use super::{Pod, Verdict, Wait};
+use super::Pod;
+use crate::marker::{Verdict, Wait};
 
 /// How often it is said that the pod still waits.
 const REMIND_EVERY: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlead_gates::gate::own_cookie;
+use fairlead_gates::marker::own_cookie;
 use nix::{
     sched::{CloneFlags, setns},
     unistd::geteuid,
@@ -66,7 +66,7 @@ impl Space {
         Some(space)
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.name)
     }
 

@@ -48,6 +48,17 @@ impl Plugin for Notebook {
         Err(format!("{} of {} has to wait", container.name, pod.annotations["why"]))
     }
 
+    fn validate_container(
+        &self,
+        pod: &PodSandbox,
+        container: &Container,
+        plugins: &[Identity],
+    ) -> Result<(), String> {
+        let plugins: Vec<_> = plugins.iter().map(ToString::to_string).collect();
+        self.note(format!("validate {} of {} with {}", container.name, pod.uid, plugins.join(",")));
+        if pod.name == "bad" { Err("no room".repeat(1000)) } else { Ok(()) }
+    }
+
     fn stop_pod_sandbox(&self, pod: &PodSandbox) {
         self.note(format!("stop {}", pod.uid));
     }
@@ -183,6 +194,29 @@ fn a_refusal_reaches_the_runtime_as_a_sentence_of_bounded_length() {
     assert_eq!((status.code, status.message.as_str()), (FAILED_PRECONDITION, "app of web has to wait"));
     let status = runtime.call("RunPodSandbox", &of("bad")).status.unwrap();
     assert_eq!(status.message.len(), MAX_SENTENCE);
+}
+
+#[test]
+fn the_last_word_about_a_container_comes_with_all_plugins() {
+    let notebook = Arc::new(Notebook::default());
+    let (mut runtime, _served) = Runtime::with(notebook.clone(), &Stop::default());
+    runtime.registration();
+    runtime.accept(None);
+    runtime.configure();
+    let plugin = |index: &str, name: &str| wire::PluginInstance { name: name.into(), index: index.into() };
+    let mut validate = |name: &str| {
+        let asked = wire::ValidateContainerAdjustmentRequest {
+            pod: Some(pod(name)),
+            container: Some(wire::Container { name: "app".into(), ..Default::default() }),
+            plugins: vec![plugin("00", "default-validator"), plugin("7", "fairlead"), plugin("x", "odd")],
+        };
+        let answer = runtime.call("ValidateContainerAdjustment", &asked);
+        wire::ValidateContainerAdjustmentResponse::decode(&answer.payload[..]).unwrap()
+    };
+    assert_eq!(validate("web"), wire::ValidateContainerAdjustmentResponse::default());
+    let refused = validate("bad");
+    assert!(refused.reject && refused.reason.len() == MAX_SENTENCE);
+    assert_eq!(notebook.lines()[1], "validate app of uid-web with 00-default-validator,07-fairlead");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
-use fairlead_tests::{Cluster, Layout, Options, fairlead, progress::Progress, show};
+use fairlead_tests::{Cluster, Layout, Options, fairlead, node::Nri, progress::Progress, show};
 
 const NODES: u8 = 2;
 
@@ -28,6 +28,9 @@ enum Command {
         /// Number of nodes
         #[arg(long, default_value_t = NODES)]
         nodes: u8,
+        /// What the nodes' containerd does with plugins
+        #[arg(long, value_enum, default_value_t)]
+        nri: Nri,
         /// Leave fairlead out
         #[arg(long)]
         bare: bool,
@@ -55,8 +58,12 @@ async fn run(args: Args) -> Result<()> {
     match args.command {
         Some(Command::Down) => Cluster::down(layout).await,
         Some(Command::Status) => status(layout).await,
-        Some(Command::Up { nodes, bare }) => {
-            let cluster = up(layout, nodes, &progress).await?;
+        Some(Command::Up { nodes, nri, bare }) => {
+            ensure!(
+                !(bare && nri == Nri::Preinstalled),
+                "what shall be preinstalled is a part of fairlead: leave out --bare"
+            );
+            let cluster = up(layout, nodes, nri, &progress).await?;
             if !bare {
                 fairlead::install(&cluster, &progress).await?;
             }
@@ -68,7 +75,8 @@ async fn run(args: Args) -> Result<()> {
 
 async fn demo(layout: Layout, progress: &Progress) -> Result<()> {
     let started = Instant::now();
-    let cluster = up(layout, running_nodes(layout).await, progress).await?;
+    let (nodes, nri) = running(layout).await;
+    let cluster = up(layout, nodes, nri, progress).await?;
     fairlead::install(&cluster, progress).await?;
     let lines = show::run(&cluster, progress).await?;
     let mut answer = String::new();
@@ -82,26 +90,27 @@ async fn demo(layout: Layout, progress: &Progress) -> Result<()> {
 }
 
 /// The show takes the cluster that runs, whatever its size.
-async fn running_nodes(layout: Layout) -> u8 {
+async fn running(layout: Layout) -> (u8, Nri) {
     let Ok(cluster) = Cluster::attach(layout).await else {
-        return NODES;
+        return (NODES, Nri::default());
     };
-    u8::try_from(cluster.nodes().len()).unwrap_or(NODES)
+    (u8::try_from(cluster.nodes().len()).unwrap_or(NODES), cluster.nri())
 }
 
 /// The running cluster if it is whole, else a new one.
-async fn up(layout: Layout, nodes: u8, progress: &Progress) -> Result<Cluster> {
+async fn up(layout: Layout, nodes: u8, nri: Nri, progress: &Progress) -> Result<Cluster> {
     if let Ok(cluster) = Cluster::attach(layout).await
         && cluster.wait_for_nodes().await.is_ok()
     {
         let running = cluster.nodes().len();
         ensure!(
-            running == usize::from(nodes),
-            "a cluster with {running} nodes is running: end it first with `cargo demo down`"
+            running == usize::from(nodes) && cluster.nri() == nri,
+            "a cluster with {running} nodes and NRI {:?} is running: end it first with `cargo demo down`",
+            cluster.nri()
         );
         return Ok(cluster);
     }
-    Cluster::up(&Options { layout, nodes, progress: progress.clone() }).await
+    Cluster::up(&Options { layout, nodes, nri, progress: progress.clone() }).await
 }
 
 fn how_to_use(cluster: &Cluster) -> Result<String> {

@@ -3,25 +3,45 @@
 use std::path::Path;
 
 use anyhow::Result;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::CONTAINERD_SOCKET;
 use crate::{build::Tools, images, pki::Identity, prereq};
 
 /// Folders of a node's own that are mounted over the machine's.
-pub const BIND_MOUNTS: [(&str, &str); 5] = [
+pub const BIND_MOUNTS: [(&str, &str); 6] = [
     ("kubelet", "/var/lib/kubelet"),
     ("cni-conf", "/etc/cni/net.d"),
     ("cni-state", "/var/lib/cni"),
     ("pod-logs", "/var/log/pods"),
     ("container-logs", "/var/log/containers"),
+    ("nri-plugins", NRI_PLUGINS),
 ];
+
+/// The folder from which containerd starts plugins, in the node's mount namespace.
+pub const NRI_PLUGINS: &str = "/opt/nri/plugins";
+
+/// What a node's containerd does with plugins (NRI).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub enum Nri {
+    /// There are none
+    Off,
+    /// As containerd is shipped: a plugin that is missing lets containers through
+    #[default]
+    Plain,
+    /// The default validator refuses containers whose required plugin is missing
+    Strict,
+    /// Plain, with fairlead's guard in the plugin folder
+    Preinstalled,
+}
 
 /// Most pods of a node: below the 253 addresses of its primary range.
 const MAX_PODS: u32 = 200;
 
 /// Settings of containerd.
-pub fn containerd(folder: &Path, tools: &Tools) -> Result<String> {
+pub fn containerd(folder: &Path, tools: &Tools, nri: Nri) -> Result<String> {
     let root = folder.join("containerd");
     let (runc, cni, pause) = (prereq::find("runc")?, tools.cni()?, images::PAUSE);
     // restrict_oom_score_adj: without CAP_SYS_RESOURCE runc cannot lower the score, and every pod fails with
@@ -52,9 +72,15 @@ BinaryName = "{runc}"
 SystemdCgroup = false
 
 [plugins."io.containerd.nri.v1.nri"]
-disable = false
+disable = {disable}
 socket_path = "/run/nri/nri.sock"
+plugin_path = "{NRI_PLUGINS}"
+
+[plugins."io.containerd.nri.v1.nri".default_validator]
+enable = {validate}
 "#,
+        disable = nri == Nri::Off,
+        validate = nri == Nri::Strict,
         root = root.display(),
         runc = runc.display(),
         cni = cni.display(),

@@ -21,7 +21,7 @@ const RTMGRP_LINK: u32 = 1;
 /// A link message has about 1.5 KiB; the kernel's own limit for one datagram is 32 KiB.
 const BUFFER: usize = 32 * 1024;
 
-/// Notifications taken at once, so that a flood cannot keep the gate from reading.
+/// Notifications taken at once, so that a flood cannot keep anyone from reading.
 const DRAIN_MAX: usize = 256;
 
 /// What one look at `lo` gave.

@@ -1,4 +1,4 @@
-//! The two netlink messages the gate knows: the question for `lo` and its answer (linux/netlink.h,
+//! The two netlink messages that are needed: the question for `lo` and its answer (linux/netlink.h,
 //! linux/rtnetlink.h). Bytes only; no socket.
 
 use nix::{errno::Errno, libc};

@@ -1,10 +1,10 @@
-//! Whether an alias opens the gate. Pure: the alias, the pod's uid and the namespace's cookie are arguments.
+//! Whether an alias lets a pod go on. Pure: the alias, the pod's uid and the namespace's cookie are arguments.
 
 use std::fmt;
 
 use fairlead_crds::marker::{Marker, MarkerError};
 
-/// What the gate does next.
+/// What follows for the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Go on.
@@ -13,7 +13,7 @@ pub enum Verdict {
     Wait(Wait),
 }
 
-/// Why the gate waits; `Display` is half a sentence for people.
+/// Why the pod waits; `Display` is half a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// No alias, or one that is not ours.

@@ -1,13 +1,19 @@
 //! SIGTERM and SIGINT as a descriptor to wait on.
 //!
-//! As process 1 of its container the gate would not even get a signal that it neither blocks nor handles, and
+//! As process 1 of its container a program does not even get a signal that it neither blocks nor handles, and
 //! the kubelet would wait for the whole grace period.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    thread,
+};
 
-use nix::sys::{
-    signal::{SigSet, Signal},
-    signalfd::{SfdFlags, SignalFd},
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        signal::{SigSet, Signal},
+        signalfd::{SfdFlags, SignalFd},
+    },
 };
 
 /// The wish to stop. Without a descriptor the signals keep their default action, death by the signal.
@@ -26,6 +32,16 @@ impl Stop {
     /// True once after each signal.
     pub fn requested(&self) -> bool {
         self.0.as_ref().is_some_and(|fd| matches!(fd.read_signal(), Ok(Some(_))))
+    }
+
+    /// Waits for one of the two signals; for ever where there is no descriptor.
+    pub fn wait(&self) {
+        while !self.requested() {
+            match self.as_fd() {
+                Some(fd) => drop(poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::NONE)),
+                None => thread::park(),
+            }
+        }
     }
 
     /// Readable when [`Self::requested`] is true.
