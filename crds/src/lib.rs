@@ -10,6 +10,7 @@ pub mod admission;
 pub mod catalogue;
 pub mod duration;
 pub mod finding;
+pub mod fit;
 pub mod generate;
 pub mod grid;
 pub mod guard_report;

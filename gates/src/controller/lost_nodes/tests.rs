@@ -91,9 +91,10 @@ async fn a_record_stays_when_its_block_could_not_be_written() {
     serve(&mut server, 200, &block("block")).await;
     let conflict = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "changed", "reason": "Conflict", "code": 409 });
     let (_, patch) = serve(&mut server, 409, &conflict).await;
+    let held = &patch["status"]["held"][0];
     assert_eq!(
-        patch["status"]["held"][0],
-        json!({ "address": "10.20.0.17", "pod": "ns/p", "podUID": "pod" })
+        (&held["address"], &held["pod"], &held["podUID"]),
+        (&json!("10.20.0.17"), &json!("ns/p"), &json!("pod"))
     );
     assert!(work.await.unwrap().unwrap_err().is_conflict());
     assert!(no_more(&mut server).await);
