@@ -28,6 +28,9 @@ pub const MAX_ATTACH: usize = 256;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AdmissionSpec {
+    /// How a pod is held whose networks leave it open, or none of whose networks is known.
+    #[serde(default)]
+    pub hold: HeldBy,
     /// The accepted Networks.
     #[serde(default)]
     #[schemars(length(max = 256))]
@@ -39,6 +42,16 @@ pub struct AdmissionSpec {
     /// fairlead is being uninstalled: agents drop their finalizers and touch no link.
     #[serde(default)]
     pub uninstalling: bool,
+}
+
+/// What holds a pod's containers until its interfaces are attached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HeldBy {
+    /// A first init container that waits.
+    #[default]
+    Gate,
+    /// The container runtime's plugins.
+    Nri,
 }
 
 /// One accepted Network.
@@ -53,6 +66,9 @@ pub struct AdmittedNetwork {
     /// Whether a new pod that asks for it gets the scheduling gate, which the controller lifts.
     #[serde(default)]
     pub gated: bool,
+    /// What holds its pods; `Nri` of one network of a pod is stricter than `Gate` of another.
+    #[serde(default)]
+    pub hold: HeldBy,
 }
 
 /// One attach rule of one Network.

@@ -67,6 +67,8 @@ pub const TAINT_PREFIX: &str = "ip-exhausted.fairlead.dev/";
 
 /// Default key of the taint of a node whose agent cannot attach pods yet.
 pub const AGENT_NOT_READY_TAINT: &str = "fairlead.dev/agent-not-ready";
+/// Value of every such taint that the controller sets: by it the taint is ours, whatever its key.
+pub const AGENT_NOT_READY_MARK: &str = "agent-not-ready.fairlead.dev";
 
 /// Finalizer of a `Network` while something uses it.
 pub const NETWORK_FINALIZER: &str = "fairlead.dev/in-use";
@@ -114,6 +116,11 @@ pub fn taint_key(prefix: &str, network: &str) -> String {
 /// Whether a taint is that of an exhausted network: it carries our value, or its key is of our domain.
 pub fn is_our_taint(key: &str, value: Option<&str>) -> bool {
     value == Some(TAINT_MARK) || key.starts_with(TAINT_PREFIX)
+}
+
+/// Whether a taint is that of a node whose agent cannot attach pods yet: it carries our value, or our key.
+pub fn is_startup_taint(key: &str, value: Option<&str>) -> bool {
+    value == Some(AGENT_NOT_READY_MARK) || key == AGENT_NOT_READY_TAINT
 }
 
 /// The first eight hexadecimal digits of the SHA-256 of `parts`, separated so that `["a","bc"]` and `["ab","c"]` differ.

@@ -110,7 +110,8 @@ pub struct NetworkSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub attach: Vec<AttachRule>,
-    /// How a pod is held until its interfaces are attached.
+    /// How a pod is held until its interfaces are attached. With several networks, `Nri` of one comes before `Gate` of
+    /// another.
     #[serde(default)]
     pub hold: Hold,
     /// What happens to a pod whose containers started without the hold.
@@ -160,12 +161,12 @@ pub struct AttachRule {
 /// How a pod is held until its interfaces are attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Hold {
-    /// The best that every node can do; today that is `Gate`.
+    /// `Nri` while every ready node that takes pods is `nri-strict`, else `Gate`.
     #[default]
     Auto,
     /// A first init container that waits.
     Gate,
-    /// The container runtime's plugin interface. Not built yet.
+    /// The container runtime's plugins: no init container, no time lost, on nodes that are `nri-strict` only.
     Nri,
 }
 

@@ -62,6 +62,7 @@ table! {
         NetworkNotFound: "A network the pod asks for does not exist.", "Create the Network or correct the annotation; the pod goes on by itself.";
         NetworkNotAccepted: "A network the pod asks for is not accepted.", "See `kubectl get fnet`; the pod goes on by itself once it is accepted.";
         NetworkTerminating: "A network the pod asks for is being deleted.", "Ask for another network, or wait and create it again.";
+        NoStrictNode: "The pod is held by the container runtime, and no ready node can do that strictly.", "See `kubectl get nnet`: make nodes nri-strict, or set the Network's hold to Gate and create the pod again.";
         NetworkNotOnNode: "A network the pod asks for does not exist on the pod's node.", "Check the Network's nodeSelector against the node's labels; delete the pod so that it is scheduled again.";
         NamespaceNotAllowed: "The network does not allow the pod's namespace.", "Change the Network's allowedNamespaces or the namespace's labels.";
         InterfaceNameTaken: "The interface name is in use in the pod by something else.", "Ask for another name; eth0 and lo are never ours.";
@@ -86,11 +87,10 @@ table! {
         Gate: "The gate held the pod's containers.", "Nothing.";
         Nri: "Plugins of the container runtime held the pod's containers.", "Nothing.";
         StartedUnheld: "A container of the pod ran before its interfaces were up: no plugin of the container runtime held it.", "See why the agent was away; make the node strict. The networks' `unheld` decides what happens to the pod.";
-        AdmittedWithoutGate: "The pod was created without the gate, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";
+        AdmittedWithoutGate: "The pod was created without the gate or another hold, so its containers did not wait.", "Recreate the pod if its containers must find their interfaces when they start.";
         Accepted: "The network is admitted.", "Nothing.";
         DriverNotYetSupported: "This version does not have the driver.", "Use the bridge driver, or another version.";
         FieldNotYetSupported: "This version does not have a field that is set.", "Remove the field that the message names, or use another version.";
-        HoldNotYetSupported: "This version does not have this hold.", "Set hold to Auto or Gate.";
         RangeOverlap: "A range overlaps that of an older network in the same space.", "Change the range or the space; the message names the other network.";
         TooManyNetworks: "There are more networks or attach rules than the admission policy can carry.", "Remove some: at most 256 of each.";
         StillUsed: "Pods or blocks still need the network.", "Delete the pods that use it; the message counts them.";

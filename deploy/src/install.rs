@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use fairlead_crds::names;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
@@ -134,7 +134,7 @@ async fn why_not_ready(cluster: &Cluster, workload: &Value) -> Result<String> {
     Ok(reason.unwrap_or_default())
 }
 
-/// Whether dry runs of a pod that asks for no network by name come back with the gate in front.
+/// Whether dry runs of a pod that asks for no network by name come back held.
 async fn is_holding(cluster: &Cluster) -> Result<Option<String>> {
     for _ in 0..HELD_IN_A_ROW {
         match probe(cluster).await {
@@ -170,10 +170,14 @@ pub(crate) async fn probe(cluster: &Cluster) -> kube::Result<Pod> {
     api.create(&PostParams { dry_run: true, ..PostParams::default() }, &pod).await
 }
 
-/// Whether a pod has the gate as its first init container.
+/// Whether a pod has the gate as its first init container, or is held by the container runtime.
 pub(crate) fn is_held(pod: &Pod) -> bool {
-    let containers = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
-    containers
-        .and_then(|containers| containers.first())
-        .is_some_and(|first| first.name == names::GATE_CONTAINER)
+    let first = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()?.first());
+    first.is_some_and(|first| first.name == names::GATE_CONTAINER) || is_held_by_the_runtime(&pod.metadata)
+}
+
+/// Whether the container runtime holds a pod.
+pub(crate) fn is_held_by_the_runtime(pod: &ObjectMeta) -> bool {
+    let hold = pod.annotations.as_ref().and_then(|annotations| annotations.get(names::HOLD_ANNOTATION));
+    hold.is_some_and(|hold| hold == names::HOLD_NRI)
 }

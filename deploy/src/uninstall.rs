@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use crate::{
     cluster::{Cluster, describe, full_name, until},
-    install::{is_held, probe},
+    install::{is_held, is_held_by_the_runtime, probe},
     manifests::{self, Choices, kind},
     progress::Progress,
 };
@@ -109,32 +109,49 @@ pub(crate) async fn take_back(cluster: &Cluster, timeout: Duration) -> Result<()
 
 async fn tell_held_pods(cluster: &Cluster, progress: Progress) -> Result<()> {
     let pods = cluster.list("", "v1", "Pod", None).await?;
-    let held: Vec<&DynamicObject> = pods.iter().filter(|pod| has_gate(pod)).collect();
+    tell(
+        progress,
+        "Pods that carry the gate",
+        "a pod whose sandbox is created again (after a reboot of its node, for example) would wait for ever",
+        &pods.iter().filter(|pod| has_gate(pod)).collect::<Vec<_>>(),
+    );
+    tell(
+        progress,
+        "Pods that the container runtime holds",
+        "a container that is created again (after a crash, for example) may be refused for ever",
+        &pods.iter().filter(|pod| !is_over(pod) && is_held_by_the_runtime(&pod.metadata)).collect::<Vec<_>>(),
+    );
+    Ok(())
+}
+
+fn tell(progress: Progress, which: &str, but: &str, held: &[&DynamicObject]) {
     if held.is_empty() {
-        return Ok(());
+        return;
     }
     progress.note(&format!(
-        "Pods that carry the gate: {}. They keep running with their interfaces, but a pod whose sandbox is created again \
-         (after a reboot of its node, for example) would wait for ever: recreate them when it suits you.",
+        "{which}: {}. They keep running with their interfaces, but {but}: recreate them when it suits you.",
         held.len()
     ));
     for pod in held.iter().take(LISTED) {
         progress.note(&format!(
             "  {}{}",
             full_name(pod),
-            if is_waiting(pod) { "  (waits at the gate now)" } else { "" }
+            if has_gate(pod) && is_waiting(pod) { "  (waits at the gate now)" } else { "" }
         ));
     }
     if held.len() > LISTED {
         progress.note(&format!("  and {} more", held.len() - LISTED));
     }
-    Ok(())
 }
 
 fn has_gate(pod: &DynamicObject) -> bool {
     let containers = pod.data["spec"]["initContainers"].as_array();
-    let finished = matches!(pod.data["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    !finished && containers.into_iter().flatten().any(|container| container["name"] == names::GATE_CONTAINER)
+    !is_over(pod)
+        && containers.into_iter().flatten().any(|container| container["name"] == names::GATE_CONTAINER)
+}
+
+fn is_over(pod: &DynamicObject) -> bool {
+    matches!(pod.data["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
 fn is_waiting(pod: &DynamicObject) -> bool {

@@ -322,6 +322,11 @@ fn the_well_known_names_in_the_policies_are_those_of_the_code() {
         names::ATTACH_LABEL,
         names::NETWORK_READY,
         names::SCHEDULING_GATE,
+        names::HOLD_ANNOTATION,
+        names::HOLD_NRI,
+        names::HOLD_LABEL,
+        names::HOLD_NRI_STRICT,
+        names::REQUIRED_PLUGINS_ANNOTATION,
         names::RESOURCE_PREFIX,
         names::GATE_CONTAINER,
         names::ENV_POD_UID,
@@ -331,6 +336,7 @@ fn the_well_known_names_in_the_policies_are_those_of_the_code() {
     ] {
         assert!(text.contains(&format!("'{name}'")), "{name}");
     }
+    assert!(text.contains(&format!("[\\\"{}\\\"]", names::GUARD_PLUGIN)), "{}", names::GUARD_PLUGIN);
     // The length of the resource's prefix is written as a number.
     assert!(text.contains(&format!("k.substring({})", names::RESOURCE_PREFIX.len())));
 }

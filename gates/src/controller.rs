@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  watches                 view            decide (pure)                          drivers (effects)
-//!  Networks, blocks --\                    ranges, users, admit, island --------> networks
+//!  Networks, blocks --\                    ranges, users, admit, compile, hold -> networks
 //!  Nodes, NodeNetworks -->  slim copies -> resource, taint, node_patch ---------> nodes
 //!  unscheduled pods  --/                   scheduling, waits -------------------> pods
 //!                                          lost --------------------------------> lost_nodes, uninstall
@@ -19,6 +19,7 @@ pub mod cache;
 pub mod compile;
 pub mod election;
 pub mod events;
+pub mod hold;
 pub mod http;
 pub mod island;
 pub mod leader;

@@ -288,7 +288,7 @@ async fn tenant_pods(tenant: &Someone, net: &Net) -> Result<()> {
 
     let mut greedy = fixtures::pod("greedy", net.name());
     let resources = json!({ "limits": { names::resource(net.name()): "1" } });
-    greedy["spec"]["containers"][0]["resources"] = resources;
+    greedy["spec"]["initContainers"][0]["resources"] = resources;
     tenant.may_not_send(&create, &greedy.to_string()).await
 }
 

@@ -15,6 +15,7 @@ mod examples;
 mod fixtures;
 mod gone;
 mod guard;
+mod hold;
 mod hotplug;
 mod install;
 mod nri;
@@ -64,6 +65,7 @@ fn cases() -> Vec<Case> {
         attach::cases(),
         waiting::cases(),
         scheduling::cases(),
+        hold::cases(),
         gone::cases(),
         hotplug::cases(),
         examples::cases(),

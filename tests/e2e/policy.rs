@@ -7,6 +7,7 @@ mod broken;
 mod gate;
 mod hold;
 mod limits;
+mod nri;
 pub mod place;
 mod refuse;
 
@@ -18,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     fixtures::Net,
-    policy::place::Place,
+    policy::{nri::Runtime, place::Place},
     trial::{Case, Env},
 };
 
@@ -56,6 +57,15 @@ pub fn cases() -> Vec<Case> {
             "policy_the_controller_lifts_its_gate_and_changes_nothing_else",
             gate::the_controller_lifts_its_gate_and_changes_nothing_else
         ),
+        runtime!("policy_the_runtimes_form_is_exactly_this", nri::the_form_is_exactly_this),
+        runtime!("policy_the_strictest_network_decides", nri::the_strictest_network_decides),
+        runtime!("policy_a_copy_gets_the_form_it_needs", nri::a_copy_gets_the_form_it_needs),
+        runtime!(
+            "policy_the_guard_is_required_for_every_container",
+            nri::the_guard_is_required_for_every_container
+        ),
+        runtime!("policy_the_first_container_is_counted", nri::the_first_container_is_counted),
+        runtime!("policy_nobody_forges_the_hold", nri::nobody_forges_the_hold),
         trial!(
             "policy_unsupported_runtimes_are_refused_by_name",
             refuse::unsupported_runtimes_are_refused_by_name
@@ -101,6 +111,13 @@ macro_rules! trial {
 }
 use trial;
 
+macro_rules! runtime {
+    ($name:literal, $body:path) => {
+        Case::new($name, |env| async move { $body(&prepare_runtime(&env).await?).await })
+    };
+}
+use runtime;
+
 /// Two Networks with the rules that [`hold::selectors_are_evaluated_at_creation`] describes.
 async fn prepare(env: &Env) -> Result<Place> {
     let here = json!({ "matchLabels": { "kubernetes.io/metadata.name": env.namespace } });
@@ -129,6 +146,16 @@ async fn prepare(env: &Env) -> Result<Place> {
         Place::new(&env.cluster.kubeconfig_path(), &env.namespace, counted.name(), uncounted.name()).await?;
     place.wait_for_admission().await?;
     Ok(place)
+}
+
+/// The same, and a Network whose pods the container runtime holds.
+async fn prepare_runtime(env: &Env) -> Result<Runtime> {
+    let place = prepare(env).await?;
+    let strict = Net::island(env, "strict", &["10.11.0.0/24"]).with("/hold", json!("Nri"));
+    strict.create(env).await?;
+    let runtime = Runtime { place, strict: strict.name().to_owned() };
+    runtime.wait_for_admission().await?;
+    Ok(runtime)
 }
 
 async fn broken_installation(env: Arc<Env>) -> Result<()> {

@@ -117,12 +117,12 @@ fn admission(world: &World) -> Option<Finding> {
     let Some(admission) = &world.admission else {
         return Some(find("it does not exist, so that pods which ask for a network are refused"));
     };
-    // Who is gated changes with every address, and the controller lets it rest: that is no disagreement.
+    // Who is gated changes with every address, and what Auto means with every node; the controller lets that rest.
     let gated = |network: &Network| {
         let name = network.metadata.name.as_deref();
         admission.spec.networks.iter().any(|entry| Some(entry.name.as_str()) == name && entry.gated)
     };
-    let wanted = compile::compile(&world.networks, &gated);
+    let wanted = compile::compile(&world.networks, &gated, admission.spec.hold);
     compile::patch(&admission.spec, &wanted)
         .map(|_| find("its networks or rules are not those of the accepted Networks"))
 }

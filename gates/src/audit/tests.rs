@@ -1,5 +1,6 @@
 //! One cluster in which everything agrees, and every way in which it can stop to.
 
+use fairlead_crds::admission::HeldBy;
 use fairlead_crds::{FindingCode, IPBlock, Network, NodeNetwork, PodNetwork};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -88,7 +89,8 @@ fn node(resource: Option<u64>) -> (crate::controller::model::Node, Vec<String>) 
 /// Two pods on one node that owns 10.0.0.0/28; 10.0.0.0 is never handed out.
 fn world() -> World {
     let networks = vec![network("blue", "10.0.0.0/24")];
-    let admission = fairlead_crds::Admission::new("default", compile::compile(&networks, &|_| false));
+    let admission =
+        fairlead_crds::Admission::new("default", compile::compile(&networks, &|_| false, HeldBy::Gate));
     World {
         now: at(NOW),
         taint_prefix: fairlead_crds::names::TAINT_PREFIX.to_owned(),

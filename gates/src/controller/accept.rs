@@ -2,7 +2,7 @@
 //!
 //! What is not built is refused by name, never ignored.
 
-use fairlead_crds::network::{Gateway, Hold, Identity, RangeUse, Unheld};
+use fairlead_crds::network::{Gateway, Identity, RangeUse};
 use fairlead_crds::{NetworkSpec, Reason};
 
 /// Why a Network is not accepted, in one word and one sentence.
@@ -16,9 +16,6 @@ pub fn unsupported(spec: &NetworkSpec) -> Option<Refusal> {
             Reason::DriverNotYetSupported,
             format!("this version does not have the driver {driver}"),
         ));
-    }
-    if spec.hold == Hold::Nri {
-        return Some((Reason::HoldNotYetSupported, "this version does not have hold: Nri".to_owned()));
     }
     let field =
         fields(spec).into_iter().find_map(|(set, path)| set.then_some(path)).or_else(|| reserved(spec))?;
@@ -44,8 +41,7 @@ fn fields(spec: &NetworkSpec) -> [(bool, String); 8] {
 fn reserved(spec: &NetworkSpec) -> Option<String> {
     let ranges = spec.ipam.iter().flat_map(|ipam| &ipam.ranges);
     let reserved = ranges.enumerate().find(|(_, range)| range.usage == RangeUse::Reserved);
-    let path = reserved.map(|(index, _)| format!("ipam.ranges[{index}].use: Reserved"));
-    path.or_else(|| (spec.unheld == Unheld::Evict).then(|| "unheld: Evict".to_owned()))
+    reserved.map(|(index, _)| format!("ipam.ranges[{index}].use: Reserved"))
 }
 
 #[cfg(test)]
@@ -69,6 +65,8 @@ mod tests {
         for edit in [
             json!({}),
             json!({ "hold": "Gate" }),
+            json!({ "hold": "Nri" }),
+            json!({ "unheld": "Evict" }),
             json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } }),
         ] {
             assert_eq!(check(&edit), None, "{edit}");
@@ -110,12 +108,10 @@ mod tests {
                 json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }),
                 "spec.ipam.ranges[0].use: Reserved",
             ),
-            (json!({ "unheld": "Evict" }), "spec.unheld: Evict"),
         ] {
             let (reason, message) = check(&edit).unwrap();
             assert_eq!(reason, Reason::FieldNotYetSupported, "{edit}");
             assert!(message.ends_with(path), "{message}");
         }
-        assert_eq!(check(&json!({ "hold": "Nri" })).unwrap().0, Reason::HoldNotYetSupported);
     }
 }

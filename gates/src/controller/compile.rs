@@ -1,20 +1,21 @@
 //! All accepted Networks, compiled into the parameter of the mutating policy. Pure.
 
-use fairlead_crds::admission::{AdmittedNetwork, CompiledAttach};
+use fairlead_crds::admission::{AdmittedNetwork, CompiledAttach, HeldBy};
 use fairlead_crds::{AdmissionSpec, Network};
 use serde_json::{Map, Value, json};
 
-use super::admit;
+use super::{admit, hold};
 
 /// What `Admission/default` has to say, sorted by name of the Network. `gated`: whether new pods of an accepted Network
-/// get the scheduling gate.
-pub fn compile(networks: &[Network], gated: &dyn Fn(&Network) -> bool) -> AdmissionSpec {
+/// get the scheduling gate. `auto`: what holds pods whose networks leave it open.
+pub fn compile(networks: &[Network], gated: &dyn Fn(&Network) -> bool, auto: HeldBy) -> AdmissionSpec {
     let usable =
         |network: &&Network| admit::is_accepted(network) && network.metadata.deletion_timestamp.is_none();
     let mut accepted: Vec<&Network> = networks.iter().filter(usable).collect();
     accepted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     AdmissionSpec {
-        networks: accepted.iter().map(|network| admitted(network, gated(network))).collect(),
+        hold: auto,
+        networks: accepted.iter().map(|network| admitted(network, gated(network), auto)).collect(),
         attach: accepted.iter().flat_map(|network| attach(network)).collect(),
         uninstalling: false,
     }
@@ -25,6 +26,7 @@ pub fn differ_in_gates_only(one: &AdmissionSpec, other: &AdmissionSpec) -> bool 
     let same =
         |(a, b): (&AdmittedNetwork, &AdmittedNetwork)| *a == AdmittedNetwork { gated: a.gated, ..b.clone() };
     one != other
+        && one.hold == other.hold
         && one.attach == other.attach
         && one.networks.len() == other.networks.len()
         && one.networks.iter().zip(&other.networks).all(same)
@@ -33,6 +35,9 @@ pub fn differ_in_gates_only(one: &AdmissionSpec, other: &AdmissionSpec) -> bool 
 /// The smallest merge patch from what is there to what is wanted; `None` if nothing differs.
 pub fn patch(current: &AdmissionSpec, wanted: &AdmissionSpec) -> Option<Value> {
     let mut spec = Map::new();
+    if current.hold != wanted.hold {
+        spec.insert("hold".to_owned(), json!(wanted.hold));
+    }
     if current.networks != wanted.networks {
         spec.insert("networks".to_owned(), json!(wanted.networks));
     }
@@ -42,11 +47,12 @@ pub fn patch(current: &AdmissionSpec, wanted: &AdmissionSpec) -> Option<Value> {
     (!spec.is_empty()).then(|| json!({ "spec": spec }))
 }
 
-fn admitted(network: &Network, gated: bool) -> AdmittedNetwork {
+fn admitted(network: &Network, gated: bool, auto: HeldBy) -> AdmittedNetwork {
     AdmittedNetwork {
         name: network.metadata.name.clone().unwrap_or_default(),
         resource: network.spec.exhaustion.resource,
         gated,
+        hold: hold::of(network, auto),
     }
 }
 
@@ -86,7 +92,7 @@ mod tests {
             network("bad", "False", false),
             network("blue", "True", false),
         ];
-        let spec = compile(&all, &|_| false);
+        let spec = compile(&all, &|_| false, HeldBy::Gate);
         assert_eq!(
             spec.networks.iter().map(|n| (n.name.as_str(), n.resource)).collect::<Vec<_>>(),
             [("blue", false), ("red", false)]
@@ -97,7 +103,10 @@ mod tests {
     #[test]
     fn only_what_differs_is_written() {
         let open = |_: &Network| false;
-        let (one, two) = (compile(&[network("blue", "True", false)], &open), compile(&[], &open));
+        let (one, two) = (
+            compile(&[network("blue", "True", false)], &open, HeldBy::Gate),
+            compile(&[], &open, HeldBy::Gate),
+        );
         assert_eq!(patch(&one, &one), None);
         let partly = AdmissionSpec { attach: vec![], ..one.clone() };
         let patch = patch(&partly, &one).unwrap();
@@ -106,17 +115,21 @@ mod tests {
                 && patch["spec"].get("networks").is_none()
                 && two.networks.is_empty()
         );
+        let switched = super::patch(&one, &AdmissionSpec { hold: HeldBy::Nri, ..one.clone() });
+        assert_eq!(switched, Some(json!({ "spec": { "hold": "Nri" } })));
     }
 
     #[test]
     fn a_change_of_gates_alone_is_told_from_any_other() {
         let all = [network("blue", "True", false), network("red", "True", false)];
-        let open = compile(&all, &|_| false);
-        let gated = compile(&all, &|network| network.metadata.name.as_deref() == Some("red"));
+        let open = compile(&all, &|_| false, HeldBy::Gate);
+        let red = |network: &Network| network.metadata.name.as_deref() == Some("red");
+        let gated = compile(&all, &red, HeldBy::Gate);
         assert!(!open.networks[1].gated && gated.networks[1].gated && !gated.networks[0].gated);
         assert!(differ_in_gates_only(&open, &gated));
         assert!(!differ_in_gates_only(&open, &open), "nothing differs");
-        assert!(!differ_in_gates_only(&open, &compile(&all[..1], &|_| true)));
+        assert!(!differ_in_gates_only(&open, &compile(&all[..1], &|_| true, HeldBy::Gate)));
+        assert!(!differ_in_gates_only(&open, &compile(&all, &red, HeldBy::Nri)), "what holds pods differs");
         assert!(!differ_in_gates_only(&open, &AdmissionSpec { attach: vec![], ..gated }));
     }
 }

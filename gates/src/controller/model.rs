@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use fairlead_crds::node_network::NetworkOnNode;
-use fairlead_crds::{Cidr, IPBlock, NodeHold, NodeNetwork, names};
+use fairlead_crds::{Cidr, ConditionType, IPBlock, NodeHold, NodeNetwork, names};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// The taint by which an admin or a cloud says that a node is shut down for good.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+/// The label that the kubelet sets.
+const OS: &str = "kubernetes.io/os";
 
 /// What is read of a Node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,6 +25,8 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// Whether new pods may be bound to it.
     pub schedulable: bool,
+    /// Whether its kubelet says that it is ready.
+    pub ready: bool,
     /// Whether it carries the out-of-service taint.
     pub out_of_service: bool,
     /// All its taints, as observed; `None` where the field is absent.
@@ -52,6 +57,11 @@ impl Node {
     pub fn is_selected(&self, selector: &BTreeMap<String, String>) -> bool {
         selector.iter().all(|(key, value)| self.labels.get(key) == Some(value))
     }
+
+    /// Whether an agent runs on nodes of its kind at all.
+    pub fn can_have_agent(&self) -> bool {
+        self.labels.get(OS).is_none_or(|os| os == "linux")
+    }
 }
 
 impl From<core::Node> for Node {
@@ -69,6 +79,11 @@ impl From<core::Node> for Node {
             uid: node.metadata.uid.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),
             schedulable: !spec.unschedulable.unwrap_or(false),
+            ready: status
+                .conditions
+                .iter()
+                .flatten()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             out_of_service: spec.taints.iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE),
             taints: spec.taints,
             resources,
@@ -92,6 +107,8 @@ pub struct NodeOffer {
     pub fenced: bool,
     /// How the node can hold pods; none while its agent has not said so.
     pub hold: Option<NodeHold>,
+    /// Whether its agent says that it can attach pods.
+    pub ready: bool,
     /// Per network, what the node can offer; without the sentences.
     pub networks: Vec<NetworkOnNode>,
 }
@@ -99,6 +116,10 @@ pub struct NodeOffer {
 impl From<NodeNetwork> for NodeOffer {
     fn from(object: NodeNetwork) -> Self {
         let status = object.status.unwrap_or_default();
+        let ready = |condition: &Condition| {
+            condition.type_ == ConditionType::Ready.as_str() && condition.status == "True"
+        };
+        let ready = status.conditions.iter().any(ready);
         let mut networks = status.networks;
         networks.iter_mut().for_each(|network| (network.reason, network.message) = (None, None));
         let annotations = object.metadata.annotations.unwrap_or_default();
@@ -106,6 +127,7 @@ impl From<NodeNetwork> for NodeOffer {
             node: object.metadata.name.unwrap_or_default(),
             fenced: annotations.contains_key(names::FENCED_ANNOTATION),
             hold: status.hold,
+            ready,
             networks,
         }
     }
@@ -160,6 +182,8 @@ pub struct WaitingPod {
     pub selected: Option<String>,
     /// Reason and message of our condition on it.
     pub condition: Option<(String, String)>,
+    /// Whether the container runtime holds it, so that it needs a strict node.
+    pub nri: bool,
     /// Names of its scheduling gates, those of others too.
     pub gates: Vec<String>,
 }
@@ -176,6 +200,7 @@ impl WaitingPod {
         let requested = annotations.remove(names::NETWORKS_ANNOTATION);
         let selected = annotations.remove(names::SELECTED_ANNOTATION);
         let gates: Vec<String> = spec.scheduling_gates.into_iter().flatten().map(|gate| gate.name).collect();
+        let nri = annotations.remove(names::HOLD_ANNOTATION).is_some_and(|hold| hold == names::HOLD_NRI);
         let asks = requested.is_some() || selected.is_some();
         let ours = gates.iter().any(|gate| gate == names::SCHEDULING_GATE);
         if !asks && !ours || pod.metadata.deletion_timestamp.is_some() {
@@ -192,6 +217,7 @@ impl WaitingPod {
             requested,
             selected,
             condition: condition.map(|c| (c.reason.unwrap_or_default(), c.message.unwrap_or_default())),
+            nri,
             gates,
         })
     }

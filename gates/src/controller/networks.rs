@@ -21,7 +21,7 @@ use super::run::Driver;
 use super::settle::{SETTLE, Settling};
 use super::users::Users;
 use super::view::View;
-use super::{compile, island, node_patch, occupancy, remains, scheduling};
+use super::{compile, hold, island, node_patch, occupancy, remains, scheduling};
 
 /// Fewest time between two writes of one Network that change only flags and counts: every agent hears of each.
 const LAZY: Duration = Duration::from_secs(10);
@@ -259,7 +259,8 @@ impl Networks {
         let call = api.patch(names::ADMISSION, &params, &patch);
         let written = self.caller.write(Verb::Patch, Kind::Admission, names::ADMISSION, call).await?;
         let gated = wanted.networks.iter().filter(|network| network.gated).count();
-        info!(networks = wanted.networks.len(), gated, attach = wanted.attach.len(), "Admission written");
+        let (networks, attach) = (wanted.networks.len(), wanted.attach.len());
+        info!(networks, gated, attach, hold = ?wanted.hold, "Admission written");
         view.admission.put(names::ADMISSION.to_owned(), written);
         Ok(None)
     }
@@ -311,7 +312,10 @@ fn wanted(view: &View, networks: &[Network]) -> AdmissionSpec {
     let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
     let gated =
         |network: &Network| scheduling::gates(network, &offers, occupancy::is_exhausted(network, &claimed));
-    compile::compile(networks, &gated)
+    let before = view.admission.get(names::ADMISSION).map(|admission| admission.spec.hold);
+    let nodes = view.nodes.all();
+    let nodes: Vec<&Node> = nodes.iter().map(AsRef::as_ref).collect();
+    compile::compile(networks, &gated, hold::auto(before.unwrap_or_default(), networks, &nodes))
 }
 
 /// The status with every field present, so that a merge patch also removes.

@@ -22,7 +22,7 @@ use super::occupancy::{self, Claimed};
 use super::run::Driver;
 use super::scheduling::{self, Why, World};
 use super::view::View;
-use super::{node_patch, waits};
+use super::{hold, node_patch, waits};
 
 /// A pod that is scheduled within this time costs no write.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -164,11 +164,14 @@ fn look_at(view: &View, pods: &[Arc<WaitingPod>]) -> Vec<Found> {
     let (offers, blocks) = (view.offers.all(), view.blocks.all());
     let offers: Vec<&NodeOffer> = offers.iter().map(AsRef::as_ref).collect();
     let claimed = Claimed::of(blocks.iter().map(AsRef::as_ref));
+    let nodes = view.nodes.all();
+    let strict = hold::has_strict(&nodes.iter().map(AsRef::as_ref).collect::<Vec<_>>());
     let full =
         |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
     let find = |pod: &Arc<WaitingPod>| {
         let labels = view.namespaces.get(&pod.namespace);
-        let world = World { networks: &networks, offers: &offers, namespace: labels.as_deref(), full: &full };
+        let namespace = labels.as_deref();
+        let world = World { networks: &networks, offers: &offers, namespace, full: &full, strict };
         let held = scheduling::holds(pod, &world).is_some();
         Found { pod: Arc::clone(pod), held, why: waits::why(pod, &world) }
     };

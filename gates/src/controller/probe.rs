@@ -1,4 +1,4 @@
-//! Proof that the mutating policy is active: pods created as a dry run come back with the gate in front.
+//! Proof that the mutating policy is active: pods created as a dry run come back held.
 //!
 //! An API server reads policies about once a second, and several of them cannot be addressed one by one, so every
 //! attempt takes a new connection and only a row of successes counts.
@@ -49,8 +49,8 @@ async fn attempt(config: &Config) -> Result<(), String> {
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let answer = bounded(|| "create a probe pod as a dry run".to_owned(), pods.create(&dry_run, &pod)).await;
     let answer = answer.map_err(|error| error.to_string())?;
-    debug!(gated = is_gated(&answer), "probe pod came back");
-    if is_gated(&answer) { Ok(()) } else { Err("the probe pod came back without the gate".to_owned()) }
+    debug!(held = is_held(&answer), "probe pod came back");
+    if is_held(&answer) { Ok(()) } else { Err("the probe pod came back without a hold".to_owned()) }
 }
 
 /// A pod that asks for no network, and that the strictest pod security standard and any quota let through.
@@ -71,9 +71,13 @@ fn pod() -> serde_json::Result<Pod> {
     }))
 }
 
-fn is_gated(pod: &Pod) -> bool {
+/// With the gate in front of everything, or by the container runtime.
+fn is_held(pod: &Pod) -> bool {
     let first = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref()?.first());
+    let annotations = pod.metadata.annotations.as_ref();
+    let hold = annotations.and_then(|annotations| annotations.get(names::HOLD_ANNOTATION));
     first.is_some_and(|container| container.name == names::GATE_CONTAINER)
+        || hold.is_some_and(|hold| hold == names::HOLD_NRI)
 }
 
 #[cfg(test)]
@@ -83,15 +87,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_gate_in_front_of_everything_is_proof() {
+    fn only_a_gate_in_front_of_everything_or_the_runtimes_hold_is_proof() {
         let container = |name: &str| Container { name: name.into(), ..Container::default() };
         let with = |names: &[&str]| {
             let mut pod = pod().unwrap();
             pod.spec.as_mut().unwrap().init_containers =
                 Some(names.iter().map(|name| container(name)).collect());
-            is_gated(&pod)
+            is_held(&pod)
         };
-        assert!(!is_gated(&pod().unwrap()));
+        assert!(!is_held(&pod().unwrap()));
         assert!(with(&["fairlead-gate", "other"]) && !with(&["other", "fairlead-gate"]));
+        let mut by_the_runtime = pod().unwrap();
+        let hold = (names::HOLD_ANNOTATION.to_owned(), names::HOLD_NRI.to_owned());
+        by_the_runtime.metadata.annotations = Some([hold].into());
+        assert!(is_held(&by_the_runtime));
     }
 }

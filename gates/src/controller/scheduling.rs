@@ -21,6 +21,8 @@ pub struct World<'a> {
     pub namespace: Option<&'a BTreeMap<String, String>>,
     /// Whether no unclaimed block is left of a network (by its name).
     pub full: &'a dyn Fn(&str) -> bool,
+    /// Whether some ready node is `nri-strict`.
+    pub strict: bool,
 }
 
 /// Why a pod waits, in one word and one sentence.
@@ -170,7 +172,8 @@ pub(super) mod tests {
         let networks = BTreeMap::from([("blue".to_owned(), network)]);
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
         let offers: Vec<&NodeOffer> = offers.iter().collect();
-        let world = World { networks: &networks, offers: &offers, namespace: Some(&labels), full: &|_| full };
+        let (namespace, full) = (Some(&labels), |_: &str| full);
+        let world = World { networks: &networks, offers: &offers, namespace, full: &full, strict: false };
         holds(&pod(request), &world).map(|why| why.reason)
     }
 

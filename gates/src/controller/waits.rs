@@ -7,11 +7,17 @@ use super::scheduling::{self, Why, World};
 
 /// What stands in the way of a pod's networks; `None` if nothing does, so that the scheduler's word counts.
 pub fn why(pod: &WaitingPod, world: &World<'_>) -> Option<Why> {
+    let hold = || (pod.nri && !world.strict).then(no_strict_node);
     let nodes = || {
         let names = scheduling::networks(pod).unwrap_or_default();
         names.iter().find_map(|name| check_nodes(name, world.networks.get(name)?, world))
     };
-    scheduling::holds(pod, world).or_else(nodes)
+    scheduling::holds(pod, world).or_else(hold).or_else(nodes)
+}
+
+fn no_strict_node() -> Why {
+    let message = "the container runtime holds the pod, which needs a node that is nri-strict, and no ready node is; see kubectl get nodenetworks";
+    Why::new(Reason::NoStrictNode, message)
 }
 
 /// The condition that a pod's status should get: the obstacle, or, once it is gone, that there is none any more.
@@ -49,8 +55,28 @@ mod tests {
 
     fn reason(request: &str, offer: &NodeOffer, full: bool) -> Option<Reason> {
         let networks = BTreeMap::from([("blue".to_owned(), network(&json!({})))]);
-        let world = World { networks: &networks, offers: &[offer], namespace: None, full: &|_| full };
-        why(&pod(request), &world).map(|why| why.reason)
+        reason_of(&pod(request), &networks, offer, full, false)
+    }
+
+    fn reason_of(
+        pod: &WaitingPod,
+        networks: &BTreeMap<String, Network>,
+        offer: &NodeOffer,
+        full: bool,
+        strict: bool,
+    ) -> Option<Reason> {
+        let world = World { networks, offers: &[offer], namespace: None, full: &|_| full, strict };
+        why(pod, &world).map(|why| why.reason)
+    }
+
+    #[test]
+    fn a_pod_that_the_runtime_holds_needs_a_strict_node() {
+        let networks = BTreeMap::from([("blue".to_owned(), network(&json!({})))]);
+        let reason = |nri, strict| {
+            reason_of(&WaitingPod { nri, ..pod("blue") }, &networks, &offer(true, 1), false, strict)
+        };
+        assert_eq!(reason(true, false), Some(Reason::NoStrictNode));
+        assert_eq!((reason(true, true), reason(false, false)), (None, None));
     }
 
     #[test]
