@@ -4,7 +4,7 @@
 //! ```text
 //!  watches                 view            decide (pure)                          drivers (effects)
 //!  Networks, blocks --\                    ranges, users, admit, compile, hold -> networks
-//!  Nodes, NodeNetworks -->  slim copies -> resource, taint, node_patch ---------> nodes
+//!  Nodes, NodeNetworks -->  slim copies -> resource, taint, startup, node_patch -> nodes
 //!  unscheduled pods  --/                   scheduling, waits -------------------> pods
 //!                                          lost --------------------------------> lost_nodes, uninstall
 //! ```
@@ -40,6 +40,7 @@ mod run;
 pub mod scheduling;
 pub mod settle;
 pub mod space;
+pub mod startup;
 pub mod taint;
 mod unheld;
 mod uninstall;

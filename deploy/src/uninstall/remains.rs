@@ -243,7 +243,8 @@ fn our_taints(node: &Node) -> usize {
 }
 
 fn is_ours(taint: &Taint) -> bool {
-    names::is_our_taint(&taint.key, taint.value.as_deref())
+    let value = taint.value.as_deref();
+    names::is_our_taint(&taint.key, value) || names::is_startup_taint(&taint.key, value)
 }
 
 fn json_patch(patch: Value) -> Result<Patch<()>> {

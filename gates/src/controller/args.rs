@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use fairlead_crds::names;
 
+use super::startup::When;
+
 /// Admits networks, signals exhausted addresses to the scheduler, and clears up after nodes that are gone.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "fairlead-controller", version)]
@@ -22,6 +24,13 @@ pub struct Args {
     /// Prefix of the taint of an exhausted network; the network's name follows.
     #[arg(long, env = "FAIRLEAD_TAINT_PREFIX", default_value = names::TAINT_PREFIX, value_parser = parse_prefix, global = true)]
     pub taint_prefix: String,
+    /// When nodes whose agent cannot attach pods get a taint that keeps new pods away: while `hold: Auto` means that the
+    /// container runtime holds pods, or always.
+    #[arg(long, env = "FAIRLEAD_STARTUP_TAINT", value_enum, default_value = "auto")]
+    pub startup_taint: When,
+    /// Key of that taint, for autoscalers that expect another one.
+    #[arg(long, env = "FAIRLEAD_STARTUP_TAINT_KEY", default_value = names::AGENT_NOT_READY_TAINT, value_parser = parse_key)]
+    pub startup_taint_key: String,
     /// How long the Lease of a fenced node's agent must have been expired before its addresses are released, in seconds.
     #[arg(long, env = "FAIRLEAD_LOST_AFTER", default_value = "60", value_parser = parse_seconds)]
     pub lost_after: Duration,
@@ -61,6 +70,29 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     }
 }
 
+fn parse_key(text: &str) -> Result<String, String> {
+    let name = text.split_once('/').map(|(_, name)| name);
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    let inner = |c: char| edge(c) || matches!(c, '-' | '_' | '.');
+    match name {
+        Some(name)
+            if name.len() <= 63
+                && name.starts_with(edge)
+                && name.ends_with(edge)
+                && name.chars().all(inner)
+                && is_domain(text) =>
+        {
+            Ok(text.to_owned())
+        }
+        _ => Err("write a DNS name, a slash and a name, such as fairlead.dev/agent-not-ready".to_owned()),
+    }
+}
+
+fn is_domain(key: &str) -> bool {
+    let dns = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    key.split_once('/').is_some_and(|(domain, _)| !domain.is_empty() && domain.chars().all(dns))
+}
+
 fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: u64 = text.parse().map_err(|_| "write a number of seconds".to_owned())?;
     if (10..=86_400).contains(&seconds) {
@@ -83,6 +115,10 @@ mod tests {
         let args = parse(&[]).unwrap();
         assert_eq!((args.listen.port(), args.taint_prefix.as_str()), (9475, "ip-exhausted.fairlead.dev/"));
         assert_eq!(args.lost_after, Duration::from_secs(60));
+        assert_eq!(
+            (args.startup_taint, args.startup_taint_key.as_str()),
+            (When::Auto, "fairlead.dev/agent-not-ready")
+        );
     }
 
     #[test]
@@ -103,5 +139,10 @@ mod tests {
             assert!(parse(&["--taint-prefix", bad]).is_err(), "{bad}");
         }
         assert!(parse(&["--lost-after", "1"]).is_err());
+        let key = "startup-taint.cluster-autoscaler.kubernetes.io/fairlead";
+        assert!(parse(&["--startup-taint", "always", "--startup-taint-key", key]).is_ok());
+        for bad in ["fairlead", "fairlead.dev/", "Upper.dev/x", "a.dev/-x", "a.dev/b c", "a.dev/b/c"] {
+            assert!(parse(&["--startup-taint-key", bad]).is_err(), "{bad}");
+        }
     }
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use fairlead_crds::admission::HeldBy;
+use fairlead_crds::names;
 use futures::{StreamExt, stream};
 use json_patch::Patch;
 use k8s_openapi::api::core::v1 as core;
@@ -12,10 +14,12 @@ use tracing::{debug, info, warn};
 
 use super::api::{CallError, Caller, json_patch};
 use super::metrics::{Kind, Verb};
-use super::model::{self, Node};
+use super::model::{self, Node, NodeOffer};
 use super::node_patch::{self, ResourceChange};
+use super::remains;
 use super::resource::{Offer, Step, Tracker};
 use super::run::Driver;
+use super::startup::{self, Pulses, When};
 use super::taint::{Changes, Facts, PAUSE};
 use super::view::View;
 use super::wanted::Wanted;
@@ -27,10 +31,23 @@ const PARALLEL: usize = 4;
 pub struct Nodes {
     caller: Caller,
     api: Api<core::Node>,
-    prefix: String,
+    flags: Flags,
+    pulses: Pulses,
+    heard: Option<Instant>,
     trackers: HashMap<(String, String), Tracker>,
     changes: Changes,
     began: Instant,
+}
+
+/// How taints are called, and when nodes get the start-up taint.
+#[derive(Debug, Clone)]
+pub struct Flags {
+    /// Prefix of the taint of an exhausted network.
+    pub prefix: String,
+    /// When nodes get the start-up taint.
+    pub startup: When,
+    /// Key of the start-up taint.
+    pub startup_key: String,
 }
 
 /// What a look decided about one node.
@@ -48,11 +65,13 @@ type Counts = BTreeMap<String, u64>;
 
 impl Nodes {
     /// A driver that begins its term.
-    pub fn new(caller: Caller, prefix: String) -> Self {
+    pub fn new(caller: Caller, flags: Flags) -> Self {
         Self {
             api: Api::all(caller.client.clone()),
             caller,
-            prefix,
+            flags,
+            pulses: Pulses::default(),
+            heard: None,
             trackers: HashMap::new(),
             changes: Changes::default(),
             began: Instant::now(),
@@ -62,13 +81,17 @@ impl Nodes {
     async fn pass(&mut self, view: &View) -> Option<Duration> {
         let (wanted, nodes) = (wanted(view), view.nodes.all());
         self.trackers.retain(|(node, _), _| view.nodes.get(node).is_some());
-        let mut again = None;
+        let admission = view.admission.get(names::ADMISSION);
+        let auto = admission.map(|admission| admission.spec.hold).unwrap_or_default();
+        let mut again = self.hear(auto).await;
         let (mut todos, mut to_count) = (Vec::new(), Vec::new());
         for node in &nodes {
             let offer = view.offers.get(&node.name);
+            let wants = self.wants_startup(node, offer.as_deref(), auto);
             let offer = offer.as_deref().cloned().unwrap_or_default();
             let targets = wanted.targets(&offer);
-            let mut todo = self.decide_taints(node, &wanted.facts(node, &offer, &self.prefix), &mut again);
+            let facts = wanted.facts(node, &offer, &self.flags.prefix);
+            let mut todo = self.decide_taints(node, &facts, wants, &mut again);
             todo.label = node_patch::hold_label(node, offer.hold);
             if self.decide_resources(node, &targets, None, &mut todo, &mut again) {
                 to_count.push((node.clone(), targets));
@@ -84,17 +107,48 @@ impl Nodes {
         again
     }
 
+    /// Listens to the Leases while they matter; says when to listen again.
+    async fn hear(&mut self, auto: HeldBy) -> Option<Duration> {
+        if !self.flags.startup.applies(auto) {
+            (self.pulses, self.heard) = (Pulses::default(), None);
+            return None;
+        }
+        if self.heard.is_none_or(|at| at.elapsed() >= Pulses::PAUSE) {
+            match remains::leases(&self.caller).await {
+                Ok(leases) => self.pulses.observe(&leases, Instant::now()),
+                Err(error) => warn!(%error, "Leases of agents were not read"),
+            }
+            self.heard = Some(Instant::now());
+        }
+        Some(Pulses::PAUSE)
+    }
+
+    /// Whether a node shall have the start-up taint; `None`: as it is.
+    fn wants_startup(&self, node: &Node, offer: Option<&NodeOffer>, auto: HeldBy) -> Option<bool> {
+        if !self.flags.startup.applies(auto) {
+            return Some(false);
+        }
+        startup::wants(node, offer, self.pulses.of(&node.name, Instant::now()), auto == HeldBy::Nri)
+    }
+
     fn decide_taints(
         &mut self,
         node: &Node,
         facts: &BTreeMap<String, Facts>,
+        wants_startup: Option<bool>,
         again: &mut Option<Duration>,
     ) -> Todo {
         let current = node.taints.as_deref().unwrap_or_default();
-        let change = self.changes.decide(&node.name, current, facts, Instant::now());
+        let mut change = self.changes.decide(&node.name, current, facts, Instant::now());
         if change.waits {
             sooner(again, PAUSE / 5);
         }
+        let taints = startup::change(
+            change.taints.as_deref().unwrap_or(current),
+            &self.flags.startup_key,
+            wants_startup,
+        );
+        change.taints = taints.or(change.taints);
         Todo { node: node.name.clone(), taints: change.taints, keys: change.keys, ..Todo::default() }
     }
 
@@ -184,7 +238,7 @@ impl Nodes {
             let patch = json_patch(node_patch::taints(&node, &taints));
             let call = self.api.patch(&name, &params, &patch);
             if self.finish(&name, call, view).await {
-                info!(node = name, taints = ?keys, "taints of a node changed");
+                info!(node = name, exhausted = ?keys, "taints of a node changed");
                 changed = keys;
             }
         }

@@ -21,7 +21,7 @@ use super::http::{self, Health};
 use super::leader::Elector;
 use super::lost_nodes::LostNodes;
 use super::networks::Networks;
-use super::nodes::Nodes;
+use super::nodes::{Flags, Nodes};
 use super::pods::Pods;
 use super::unheld::Evictions;
 use super::uninstall::Uninstall;
@@ -97,15 +97,16 @@ async fn lead(caller: Caller, args: Args, token: CancellationToken) {
     let view = View::start(&caller.client, &mut tasks, &token);
     let events = Events::new(caller.clone(), args.identity.clone());
     tasks.spawn(drive(Networks::new(caller.clone(), events.clone()), Arc::clone(&view), token.clone()));
-    tasks.spawn(drive(
-        Nodes::new(caller.clone(), args.taint_prefix.clone()),
-        Arc::clone(&view),
-        token.clone(),
-    ));
+    let flags = Flags {
+        prefix: args.taint_prefix.clone(),
+        startup: args.startup_taint,
+        startup_key: args.startup_taint_key.clone(),
+    };
+    tasks.spawn(drive(Nodes::new(caller.clone(), flags.clone()), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Pods::new(caller.clone(), events), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Evictions::new(caller.clone()), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(LostNodes::new(caller.clone(), args.lost_after), Arc::clone(&view), token.clone()));
-    tasks.spawn(drive(Uninstall::new(caller), view, token.clone()));
+    tasks.spawn(drive(Uninstall::new(caller, flags.startup_key), view, token.clone()));
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
             warn!(%error, "a task of the leader failed; the term ends");

@@ -19,7 +19,7 @@ use super::model::Node;
 use super::run::Driver;
 use super::taint::Changes;
 use super::view::View;
-use super::{node_patch, remains};
+use super::{node_patch, remains, startup};
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -27,14 +27,15 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The driver.
 pub struct Uninstall {
     caller: Caller,
+    startup_key: String,
     leases: Leases,
     looked: Option<Instant>,
 }
 
 impl Uninstall {
     /// A driver that begins its term.
-    pub fn new(caller: Caller) -> Self {
-        Self { caller, leases: Leases::default(), looked: None }
+    pub fn new(caller: Caller, startup_key: String) -> Self {
+        Self { caller, startup_key, leases: Leases::default(), looked: None }
     }
 
     async fn pass(&mut self, view: &View) {
@@ -67,8 +68,11 @@ impl Uninstall {
             view.nodes.put(node.name.clone(), written.into());
         }
         let current = node.taints.as_deref().unwrap_or_default();
-        let change = Changes::default().decide(&node.name, current, &BTreeMap::new(), Instant::now());
-        if let Some(taints) = change.taints {
+        let exhausted =
+            Changes::default().decide(&node.name, current, &BTreeMap::new(), Instant::now()).taints;
+        let left = exhausted.as_deref().unwrap_or(current);
+        let startup = startup::change(left, &self.startup_key, Some(false));
+        if let Some(taints) = startup.or(exhausted) {
             let patch = json_patch(node_patch::taints(node, &taints));
             let written = self
                 .caller
