@@ -47,15 +47,23 @@ pub fn audit(world: &World) -> Vec<Finding> {
     .concat()
 }
 
+/// One look, at which what is under way counts too.
+///
+/// # Errors
+/// [`ReadError`] if something cannot be read.
+pub async fn look(client: &Client, taint_prefix: &str) -> Result<Vec<Finding>, ReadError> {
+    Ok(audit(&read::world(client, taint_prefix).await?))
+}
+
 /// Looks until what is left has been there for `settle`, or longer where a disagreement may last longer.
 ///
 /// # Errors
 /// [`ReadError`] if something cannot be read.
 pub async fn check(client: &Client, taint_prefix: &str, settle: Duration) -> Result<Vec<Finding>, ReadError> {
-    let mut lasting = Lasting::new(audit(&read::world(client, taint_prefix).await?), Instant::now());
+    let mut lasting = Lasting::new(look(client, taint_prefix).await?, Instant::now());
     while let Some(rest) = lasting.rest(settle, Instant::now()) {
         tokio::time::sleep(rest.min(PAUSE)).await;
-        lasting.look(&audit(&read::world(client, taint_prefix).await?));
+        lasting.look(&look(client, taint_prefix).await?);
     }
     Ok(lasting.into_findings())
 }

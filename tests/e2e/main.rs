@@ -5,8 +5,10 @@
 
 mod agents;
 mod attach;
+mod audit;
 mod broken;
 mod capacity;
+mod churn;
 mod cluster;
 mod confinement;
 mod crash;
@@ -76,7 +78,10 @@ fn cases() -> Vec<Case> {
         install::cases(),
         crash::cases(),
         guard::cases(),
+        churn::cases(),
+        audit::cases(),
         broken::cases(),
+        audit::last_cases(),
         uninstall::cases(),
     ]
     .into_iter()

@@ -15,7 +15,7 @@ use fairlead_tests::Cluster;
 use libtest_mimic::Trial;
 use tokio::runtime::Handle;
 
-use crate::env::Shared;
+use crate::{audit, env::Shared};
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Namespace names end at 63 characters; objects of trials get suffixes.
@@ -87,10 +87,17 @@ impl Case {
                 Err(anyhow!("not finished after {} s", self.timeout.as_secs()))
             }
         };
+        let outcome = if self.fairlead { audited(outcome, &env).await } else { outcome };
         let outcome = env.explain(outcome).await;
         env.clean().await?;
         outcome
     }
+}
+
+/// A trial after which something disagrees has failed. Before its objects are deleted, so that all of them are seen.
+async fn audited(outcome: Result<()>, env: &Env) -> Result<()> {
+    outcome?;
+    audit::check(&env.cluster).await
 }
 
 fn message_of(error: tokio::task::JoinError) -> String {

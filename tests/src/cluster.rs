@@ -178,6 +178,36 @@ impl Cluster {
         Ok(())
     }
 
+    /// The cluster with one more node, until [`Cluster::shrink`].
+    pub async fn grow(&self) -> Result<Self> {
+        let index = u8::try_from(self.nodes.len() + 1)?;
+        layout::check_nodes(index)?;
+        let node = Node::new(index, index, self.layout, &self.tools);
+        let started = async {
+            start_runtime(&node, &images::build().await?).await?;
+            node.join(&Authority::open(self.layout)?)?;
+            self.wait_for_node(&node, NODES_TIMEOUT).await
+        };
+        let mut grown = self.clone();
+        grown.nodes.push(node.clone());
+        match started.await {
+            Ok(()) => Ok(grown),
+            Err(error) => Err(self.shrink(&grown).await.err().unwrap_or(error)),
+        }
+    }
+
+    /// Ends the nodes that `grown` has and this one does not, for good.
+    pub async fn shrink(&self, grown: &Self) -> Result<()> {
+        for node in grown.nodes.iter().skip(self.nodes.len()) {
+            let name = node.name();
+            self.kubectl(&["delete", "node", &name, "--ignore-not-found"]).await?;
+            node.kill_all().await?;
+            let bound = format!("--field-selector=spec.nodeName={name}");
+            self.kubectl(&["delete", "pods", "-A", &bound, "--force", "--grace-period=0"]).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until every node is Ready.
     pub async fn wait_for_nodes(&self) -> Result<()> {
         let started = Instant::now();

@@ -12,7 +12,7 @@ use fairlead_deploy::{
 use crate::{
     cluster::Cluster,
     layout,
-    node::{NRI_PLUGINS, Nri},
+    node::{NRI_PLUGINS, Node, Nri},
     process,
     progress::Progress,
     wait,
@@ -63,6 +63,11 @@ pub async fn preinstall_guard(cluster: &Cluster) -> Result<()> {
     wait_until_ready(cluster).await
 }
 
+/// Imports the image of the installation on a node that joined since.
+pub async fn bring(cluster: &Cluster, node: &Node) -> Result<()> {
+    node.import_image(&archive(cluster)).await
+}
+
 /// Applies the manifests, and nothing else.
 pub async fn apply(cluster: &Cluster) -> Result<()> {
     cluster.kubectl(&["apply", "-k", &overlay()]).await?;
@@ -99,8 +104,12 @@ fn overlay() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/overlays/local").to_owned()
 }
 
+fn archive(cluster: &Cluster) -> PathBuf {
+    cluster.layout().root().join("fairlead.tar")
+}
+
 async fn build_image(cluster: &Cluster) -> Result<(PathBuf, Built)> {
-    let archive = cluster.layout().root().join("fairlead.tar");
+    let archive = archive(cluster);
     let mut options = image::Options::new(&archive);
     if let Ok(profile) = env::var(PROFILE_VARIABLE) {
         options.profile = profile;

@@ -34,14 +34,28 @@ pub struct Identity {
 }
 
 impl Authority {
-    /// Makes the authority of a new cluster.
-    pub fn new(layout: Layout) -> Result<Self> {
-        let folder = layout.pki();
+    /// The authority of a cluster that runs.
+    pub fn open(layout: Layout) -> Result<Self> {
+        let read = |name: &str| {
+            let file = layout.pki().join(name);
+            fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))
+        };
+        let key = KeyPair::from_pem(&read("ca.key")?)?;
+        Ok(Self { layout, certificate: read("ca.crt")?, issuer: Issuer::new(Self::params(), key) })
+    }
+
+    fn params() -> CertificateParams {
         let mut params = CertificateParams::default();
         params.distinguished_name = subject("fairlead-cluster", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages =
             vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+        params
+    }
+
+    /// Makes the authority of a new cluster.
+    pub fn new(layout: Layout) -> Result<Self> {
+        let (folder, params) = (layout.pki(), Self::params());
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
         write_private(&folder.join("ca.crt"), &certificate)?;
