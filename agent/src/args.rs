@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use fairlead_crds::finding::Report;
 
 /// Attaches networks to the pods of one node.
 #[derive(Debug, Clone, Parser)]
 #[command(version, name = "fairlead-agent")]
 pub struct Args {
+    /// What to do instead of running the agent.
+    #[command(subcommand)]
+    pub command: Option<Command>,
     /// Name of the node.
     #[arg(long, env = "FAIRLEAD_NODE_NAME")]
     pub node_name: String,
@@ -47,6 +51,13 @@ pub struct Args {
     /// Log as JSON.
     #[arg(long, env = "FAIRLEAD_LOG_JSON")]
     pub log_json: bool,
+}
+
+/// What the agent's program does besides running the agent.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// Prints where the kernel of this node and its records disagree; writes nothing. Flags of the agent come before it.
+    Audit(Report),
 }
 
 /// Which pods a test wants attached late, as if the kernel were slow.

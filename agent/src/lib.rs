@@ -13,6 +13,7 @@
 pub mod admin;
 pub mod api;
 pub mod args;
+pub mod audit;
 pub mod blocks;
 pub mod bridges;
 pub mod bring;

@@ -1,9 +1,16 @@
 //! The fairlead agent.
 
+use std::process::ExitCode;
+
 use clap::Parser;
-use fairlead_agent::args::Args;
+use fairlead_agent::args::{Args, Command};
+use fairlead_agent::{audit, run};
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    fairlead_agent::run::run(Args::parse()).await
+async fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    match &args.command {
+        Some(Command::Audit(report)) => Ok(audit::run(&args, report).await),
+        None => run::run(args).await.map(|()| ExitCode::SUCCESS),
+    }
 }

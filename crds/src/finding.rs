@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 
+pub use self::report::{Output, Report};
 use crate::reason::table;
+
+mod report;
 
 table! {
     /// What can disagree.

@@ -24,7 +24,7 @@ pub mod wires;
 pub mod world;
 
 pub use self::read::ReadError;
-pub use self::run::{Args, run};
+pub use self::run::run;
 pub use self::world::World;
 
 /// Longest time between two looks.

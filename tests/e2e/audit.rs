@@ -5,12 +5,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Finding, FindingCode, finding, names};
 use fairlead_gates::audit;
-use fairlead_tests::{Cluster, wait};
+use fairlead_tests::{Cluster, node::Node, wait};
+use futures::future::try_join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
+    agents,
     fixtures::{self, Net, SOON},
     trial::{Case, Env},
 };
@@ -45,6 +47,16 @@ pub fn last_cases() -> Vec<Case> {
 pub async fn check(cluster: &Cluster) -> Result<()> {
     let found = audit::check(&cluster.client(), names::TAINT_PREFIX, SETTLE).await.context("the audit")?;
     ensure!(found.is_empty(), "the audit found:\n{}", finding::text(&found));
+    try_join_all(cluster.nodes().iter().map(|node| check_node(cluster, node))).await?;
+    Ok(())
+}
+
+/// The kernel of a node against its records, in the agent's container.
+async fn check_node(cluster: &Cluster, node: &Node) -> Result<()> {
+    let pod = agents::pod(cluster, node).await?.name_any();
+    let settle = format!("--settle={}s", SETTLE.as_secs());
+    let audit = ["exec", "-n", names::INSTALL_NAMESPACE, &pod, "--", "/fairlead-agent", "audit", &settle];
+    cluster.kubectl(&audit).await.with_context(|| format!("the audit of {}", node.name()))?;
     Ok(())
 }
 
@@ -66,7 +78,19 @@ async fn in_the_pod(env: Arc<Env>) -> Result<()> {
     let json = env.cluster.kubectl(&[&run[..], &["--output=json", "--settle=1s"]].concat()).await;
     remove(&env, "node1", &["podnetwork/leaked"]).await?;
     let failed = format!("{:#}", json.err().context("the audit must end with 1")?);
-    ensure!(failed.contains("exit code 1"), "{failed}");
+    ensure!(failed.contains("exit code 1") && failed.contains("RecordLeaked"), "{failed}");
+    stray_link(&env).await
+}
+
+/// A link by our group and name that no record has.
+async fn stray_link(env: &Env) -> Result<()> {
+    let node = env.cluster.nodes().first().context("a node")?;
+    let (name, group) = ("fl0123456789", names::LINK_GROUP.to_string());
+    node.exec(&["ip", "link", "add", "name", name, "group", &group, "type", "veth"]).await?;
+    let found = check_node(&env.cluster, node).await;
+    node.exec(&["ip", "link", "delete", name]).await?;
+    let found = format!("{:#}", found.err().context("the audit of the node must end with 1")?);
+    ensure!(found.contains("LinkWithoutRecord") && found.contains(name), "{found}");
     Ok(())
 }
 

@@ -182,7 +182,7 @@ impl Cluster {
     pub async fn grow(&self) -> Result<Self> {
         let index = u8::try_from(self.nodes.len() + 1)?;
         layout::check_nodes(index)?;
-        let node = Node::new(index, index, self.layout, &self.tools);
+        let node = Node::new(index, index, self.layout, &self.tools, self.nri);
         let started = async {
             start_runtime(&node, &images::build().await?).await?;
             node.join(&Authority::open(self.layout)?)?;

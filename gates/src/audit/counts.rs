@@ -141,11 +141,12 @@ fn in_block(ranges: &[&AdmittedRange], block: &IPBlock, used: &Used<'_>, now: Ti
 
 fn each(unusable: &Addresses, block: &IPBlock, held: &HashSet<IpAddr>, rest: &HashSet<IpAddr>) -> Count {
     let mut count = Count { used: held.len() as u64, ..Count::default() };
-    for address in addresses(block).filter(|address| !unusable.contains(*address)) {
-        let rests = rest.contains(&address);
-        count.owned += 1;
-        count.quarantined += u64::from(rests);
-        count.free += u64::from(!rests && !held.contains(&address));
+    for address in addresses(block) {
+        let (usable, used, rests) =
+            (!unusable.contains(address), held.contains(&address), rest.contains(&address));
+        count.owned += u64::from(usable || used);
+        count.quarantined += u64::from(usable && rests && !used);
+        count.free += u64::from(usable && !rests && !used);
     }
     count
 }

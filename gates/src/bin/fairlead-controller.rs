@@ -10,7 +10,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     match &args.command {
-        Some(Command::Audit(audit)) => Ok(runtime.block_on(audit::run(audit, &args.taint_prefix))),
+        Some(Command::Audit(report)) => Ok(runtime.block_on(audit::run(report, &args.taint_prefix))),
         None => runtime.block_on(controller::run(args)).map(|()| ExitCode::SUCCESS),
     }
 }

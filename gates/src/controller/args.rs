@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
+use fairlead_crds::finding::Report;
 use fairlead_crds::names;
 
 use super::startup::When;
@@ -45,8 +46,8 @@ pub struct Args {
 /// What the controller's program does besides running the controller.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Says where objects of fairlead disagree, and writes nothing.
-    Audit(crate::audit::Args),
+    /// Reads everything that fairlead keeps in the API server and prints where two things disagree; writes nothing.
+    Audit(Report),
 }
 
 fn default_identity() -> String {
