@@ -91,7 +91,7 @@ impl Driver for Evictions {
             match self.evict(&unheld).await {
                 Ok(()) => info!(pod, "pod evicted: a container ran before its interfaces were up"),
                 Err(error) if error.is_not_found() || error.is_conflict() => {
-                    debug!(pod, %error, "pod is gone")
+                    debug!(pod, %error, "pod is gone");
                 }
                 Err(error) => warn!(pod, %error, "pod is not evicted yet"),
             }
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    fn record(metadata: serde_json::Value) -> PodNetwork {
+    fn record(metadata: &serde_json::Value) -> PodNetwork {
         serde_json::from_value(json!({
             "apiVersion": "fairlead.dev/v1alpha1", "kind": "PodNetwork", "metadata": metadata,
             "spec": { "podName": "p", "podUID": "u", "nodeName": "n", "attachments": [] }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_pod_of_the_record_is_evicted_and_no_other_of_its_name() {
-        let unheld = Unheld::of(record(json!({ "namespace": "ns", "name": "p-u" }))).unwrap();
+        let unheld = Unheld::of(record(&json!({ "namespace": "ns", "name": "p-u" }))).unwrap();
         assert_eq!((unheld.namespace.as_str(), unheld.pod.as_str()), ("ns", "p"));
         let uid = params(&unheld).delete_options.unwrap().preconditions.unwrap().uid;
         assert_eq!(uid.as_deref(), Some("u"));
@@ -126,6 +126,6 @@ mod tests {
     fn a_record_that_goes_away_is_left_alone() {
         let leaving =
             json!({ "namespace": "ns", "name": "p-u", "deletionTimestamp": "2026-11-21T10:00:00Z" });
-        assert_eq!(Unheld::of(record(leaving)), None);
+        assert_eq!(Unheld::of(record(&leaving)), None);
     }
 }
