@@ -172,6 +172,7 @@ fn create_container(plugin: &dyn Plugin, asked: wire::CreateContainerRequest) ->
     refused(plugin.create_container(&pod.into(), &container.into()))
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "one of several handlers")]
 fn validate_container(plugin: &dyn Plugin, asked: wire::ValidateContainerAdjustmentRequest) -> Answer {
     let (pod, container) = (asked.pod.unwrap_or_default(), asked.container.unwrap_or_default());
     let plugins: Vec<_> = asked.plugins.into_iter().filter_map(wire::PluginInstance::identity).collect();

@@ -1,5 +1,5 @@
 //! Pods held by the runtime: what the guard refuses, and what happens on each kind of node while it or the agent is
-//! away. docs/hold.md has the table; each cell of it is a trial here.
+//! away. docs/hold.md has the table, and says which of its cells are trials here.
 //!
 //! The pods are in `kube-system`, which no admission policy touches: what a policy writes is written here by hand.
 
