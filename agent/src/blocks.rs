@@ -3,26 +3,26 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fairlead_crds::ip_block::{Held, Quarantined};
-use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
 use ipnet::IpNet;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::json;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::writes::Writer;
 use crate::api::{ApiError, call};
 use crate::clock::Clock;
-use crate::ipam::{Block, Claim, Owner, Pool, order, order::Order};
+use crate::ipam::{Block, Claim, Pool, order, order::Order};
 use crate::lease::Lease;
 use crate::view::View;
+
+mod writes;
 
 /// Blocks of one node.
 pub struct Blocks {
@@ -40,21 +40,6 @@ pub struct Blocks {
     doubtful: AtomicBool,
 }
 
-/// Orders the writes of one block's quarantine list, so that many releases share one write.
-#[derive(Default)]
-struct Writer {
-    state: tokio::sync::Mutex<Written>,
-}
-
-#[derive(Default)]
-struct Written {
-    at: Option<Instant>,
-    list: Vec<Quarantined>,
-    held: Vec<Held>,
-}
-
-/// Least time between two writes of one block's quarantine list.
-const WRITE_EVERY: Duration = Duration::from_millis(200);
 /// How often claims and hand-backs are looked at without a reason.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Blocks tried by chance before the taken ones are listed.
@@ -385,70 +370,6 @@ impl Blocks {
         for block in list.items.iter().filter(|block| block.metadata.finalizers.is_some()) {
             let (name, uid) = (block.metadata.name.as_deref(), block.metadata.uid.as_deref());
             self.drop_finalizer(name.unwrap_or_default(), uid.unwrap_or_default()).await?;
-        }
-        Ok(())
-    }
-
-    /// Puts a pod's addresses into quarantine and returns once the blocks say so: only then may the record go.
-    ///
-    /// # Errors
-    /// [`ApiError`]; asking again is safe.
-    pub async fn quarantine(&self, addresses: &[HeldAddress], owner: &Owner) -> Result<(), ApiError> {
-        let now = self.clock.now();
-        {
-            let mut view = self.view.lock();
-            addresses.iter().for_each(|held| view.ipam.quarantine(held, owner, now));
-        }
-        for held in addresses {
-            self.write_quarantine(&held.block, &held.block_uid).await?;
-        }
-        Ok(())
-    }
-
-    async fn write_quarantine(&self, name: &str, uid: &str) -> Result<(), ApiError> {
-        let writer = Arc::clone(
-            self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default(),
-        );
-        let mut written = writer.state.lock().await;
-        let wanted = || {
-            let view = self.view.lock();
-            let block = view.ipam.block(name).filter(|block| block.uid == uid);
-            block.map(|block| (block.quarantine_list(self.clock.now()), block.held_list()))
-        };
-        // The block is not ours any more: whoever has it now decides about its addresses.
-        let Some((list, held)) = wanted() else { return Ok(()) };
-        if held == written.held && list.iter().all(|address| written.list.contains(address)) {
-            return Ok(());
-        }
-        if let Some(at) = written.at {
-            tokio::time::sleep_until(at + WRITE_EVERY).await;
-        }
-        let (list, held) = wanted().unwrap_or((list, held));
-        let patch = json!({ "metadata": { "uid": uid }, "status": { "quarantined": list, "held": held } });
-        written.at = Some(Instant::now());
-        let (api, patch) = (self.api(), Patch::Merge(patch));
-        match call("write an IPBlock's quarantine", api.patch_status(name, &PatchParams::default(), &patch))
-            .await
-        {
-            Err(error) if error.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-            Ok(_) => {
-                (written.list, written.held) = (list, held);
-                Ok(())
-            }
-        }
-    }
-
-    /// Ends what was held for pods of this node while its agent was away, as far as those pods are proven gone, and
-    /// puts their addresses into quarantine.
-    ///
-    /// # Errors
-    /// [`ApiError`]; asking again is safe.
-    pub async fn end_held(&self, is_gone: impl Fn(&str) -> bool) -> Result<(), ApiError> {
-        let changed = self.view.lock().ipam.end_held(is_gone, self.clock.now());
-        for (name, uid) in changed {
-            info!(block = %name, "addresses held for pods that are gone are in quarantine");
-            self.write_quarantine(&name, &uid).await?;
         }
         Ok(())
     }

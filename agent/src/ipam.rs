@@ -10,7 +10,7 @@ use std::time::Duration;
 use fairlead_crds::network::{AdmittedRange, RangeState};
 use fairlead_crds::node_network::IpFamily;
 use fairlead_crds::pod_network::{Attachment, HeldAddress};
-use fairlead_crds::{Cidr, IPBlock, IfName, Network};
+use fairlead_crds::{Cidr, IPBlock, IfName, Mac, Network};
 use jiff::Timestamp;
 
 pub use self::block::{Block, Owner};
@@ -286,6 +286,21 @@ impl Ipam {
         });
     }
 
+    /// Leaves out an address that a stranger answered for before its owner used it.
+    pub fn conflict(&mut self, held: &HeldAddress, owner: &Owner, mac: Mac, now: Timestamp) {
+        self.of_pod(&owner.uid, |block| {
+            if (&block.name, &block.uid) == (&held.block, &held.block_uid) {
+                block.conflict(held.address.addr(), owner, mac, now);
+            }
+        });
+    }
+
+    /// Whether a stranger answered for an address of a record, and it is not to be tried again yet.
+    pub fn is_conflicting(&self, held: &HeldAddress, now: Timestamp) -> bool {
+        let block = self.blocks.get(&held.block).filter(|block| block.uid == held.block_uid);
+        block.is_some_and(|block| block.is_conflicting(held.address.addr(), now))
+    }
+
     /// Takes back what an interface was given and never recorded.
     pub fn give_back_interface(&mut self, owner: &Owner) {
         self.of_pod(&owner.uid, |block| block.give_back_interface(owner));
@@ -344,6 +359,16 @@ impl Ipam {
                 block.quarantine(held.address.addr(), owner, until, now);
             }
         });
+    }
+
+    /// Addresses in quarantine that no other space uses on this node: Network, address, and when the quarantine ends.
+    pub fn quarantined(&self, now: Timestamp) -> Vec<(String, IpAddr, Timestamp)> {
+        let all = self.blocks.values().flat_map(|block| {
+            let list = block.quarantine_list(now).into_iter();
+            list.map(|entry| (block.network.clone(), entry.address.0, entry.until.0))
+        });
+        all.filter(|(_, address, _)| self.blocks.values().all(|block| block.holder(*address).is_none()))
+            .collect()
     }
 
     fn quarantined_until(&self, network: &str, family: Family, now: Timestamp) -> Option<Timestamp> {

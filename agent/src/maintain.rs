@@ -1,5 +1,6 @@
 //! What is not about one pod: bridges of the node, pods that wait for addresses, letting go at an uninstallation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,29 @@ pub async fn bridges(agent: Arc<Agent>, cancel: CancellationToken) {
             () = cancel.cancelled() => return,
             () = agent.networks_changed.notified() => tokio::time::sleep(SETTLE).await,
             () = tokio::time::sleep(SURVEY_EVERY) => {}
+        }
+    }
+}
+
+/// How often addresses that came into quarantine are forgotten; less than any quarantine worth the name.
+const FORGET_EVERY: Duration = Duration::from_secs(1);
+
+/// Lets the kernel forget addresses while they are in quarantine, off the path of the pods that had them. After a
+/// start all that are in quarantine are forgotten once more.
+pub async fn forget(agent: Arc<Agent>, cancel: CancellationToken) {
+    let mut forgotten = BTreeSet::new();
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(FORGET_EVERY) => {}
+        }
+        let waiting: BTreeSet<_> =
+            agent.view.lock().ipam.quarantined(agent.clock.now()).into_iter().collect();
+        forgotten.retain(|entry| waiting.contains(entry));
+        for entry in &waiting {
+            if !forgotten.contains(entry) && agent.forget_address(&entry.0, entry.1).await {
+                forgotten.insert(entry.clone());
+            }
         }
     }
 }

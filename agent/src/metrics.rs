@@ -20,6 +20,7 @@ pub struct Metrics {
     writes: Family<ByKind, Counter>,
     netlink: Family<ByKind, Gauge<i64>>,
     repairs: Counter,
+    conflicts: Counter,
     addresses: Family<ByNetworkState, Gauge<i64>>,
     pods: Family<ByState, Gauge<i64>>,
     lease: Gauge<i64>,
@@ -86,6 +87,11 @@ impl Metrics {
             "Things put back after something else had changed them",
             self.repairs.clone(),
         );
+        registry.register(
+            "address_conflicts",
+            "Addresses for which a stranger answered before their use",
+            self.conflicts.clone(),
+        );
         registry.register("addresses", "Addresses of this node", self.addresses.clone());
         registry.register("pods", "Pods of this node", self.pods.clone());
         registry.register("lease_fresh", "1 while the agent may attach", self.lease.clone());
@@ -114,6 +120,11 @@ impl Metrics {
     /// Something was written to the API server.
     pub fn api_write(&self, kind: &'static str) {
         self.writes.get_or_create(&ByKind { kind }).inc();
+    }
+
+    /// A stranger answered for an address.
+    pub fn conflict(&self) {
+        self.conflicts.inc();
     }
 
     /// Something was put back.

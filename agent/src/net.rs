@@ -5,15 +5,19 @@
 
 mod announce;
 mod bridge;
+mod conntrack;
 mod devices;
 pub mod fake;
+mod frames;
 pub mod kernel;
 pub mod monitor;
 pub mod netlink;
 pub mod netns;
+mod probe;
 pub mod selftest;
 
 use std::path::Path;
+use std::time::Duration;
 
 use fairlead_crds::{IfName, Ip, Mac, Reason};
 
@@ -70,6 +74,24 @@ impl<'a> From<&'a WantedInterface> for Place<'a> {
     fn from(wanted: &'a WantedInterface) -> Self {
         Self { host: &wanted.host, link: Some(wanted.name.as_str()) }
     }
+}
+
+/// An address that is about to be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// The address.
+    pub address: Ip,
+    /// Hardware address of the interface that is to have it: if that answers, it is no stranger.
+    pub own: Mac,
+}
+
+/// Something else that has an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stranger {
+    /// The address.
+    pub address: Ip,
+    /// Its hardware address.
+    pub mac: Mac,
 }
 
 /// A bridge of the node as Networks want it.
@@ -158,6 +180,20 @@ pub trait Net: Send + Sync + 'static {
     /// # Errors
     /// [`BridgeProblem`] for people; also if the kernel refuses.
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem>;
+
+    /// Asks on a link of the node, a bridge, who has these addresses, several times within `time`, and listens that
+    /// long or until there is an answer for each. Returns those that someone else has, or is about to use.
+    ///
+    /// # Errors
+    /// If nothing can be sent or heard there.
+    fn probe(&self, link: &IfName, asked: &[Asked], time: Duration) -> Result<Vec<Stranger>, NetError>;
+
+    /// Forgets what the node's kernel remembers of an address that is free again: who has it on a link, a bridge, and
+    /// its connections. Where connections are not tracked there are none.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn forget(&self, link: &IfName, address: Ip) -> Result<(), NetError>;
 
     /// Deletes a bridge that we made and releases its uplink; success if it is missing or not ours.
     ///

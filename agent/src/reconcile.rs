@@ -31,6 +31,7 @@ mod adopt;
 mod announce;
 mod attach;
 mod edges;
+mod probe;
 mod release;
 mod say;
 mod unheld;
@@ -98,6 +99,8 @@ pub struct Memory {
     pub told: Option<String>,
     /// Repairs of late.
     pub repairs: Budget,
+    /// Whether someone else has the pod's addresses.
+    pub probes: probe::Probes,
     /// A record was to be written, and no answer said that it was.
     pub unrecorded: Option<PodKey>,
 }

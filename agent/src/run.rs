@@ -167,6 +167,7 @@ fn spawn_all(
     tasks.spawn(host_events::run(Arc::clone(agent), received));
     tasks.spawn(maintain::bridges(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::addresses(Arc::clone(agent), cancel.clone()));
+    tasks.spawn(maintain::forget(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
     tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
     let publisher = Publisher::new(

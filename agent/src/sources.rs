@@ -36,6 +36,8 @@ pub struct Sources {
     synced: watch::Sender<usize>,
 }
 
+/// Pods that one answer to a list holds: whole pods are large, and all but a few of their fields are dropped at once.
+const PODS_AT_A_TIME: u32 = 50;
 /// How many sources there are.
 const SOURCES: usize = 6;
 
@@ -55,7 +57,9 @@ impl Sources {
 
     /// Starts all sources; they end when cancelled.
     pub fn spawn(&self, tasks: &TaskTracker, cancel: &CancellationToken) {
-        let pods = watcher::Config::default().fields(&format!("spec.nodeName={}", self.node));
+        let pods = watcher::Config::default()
+            .fields(&format!("spec.nodeName={}", self.node))
+            .page_size(PODS_AT_A_TIME);
         let this_node = watcher::Config::default().fields(&format!("metadata.name={}", self.node));
         let admission = watcher::Config::default().fields(&format!("metadata.name={}", names::ADMISSION));
         self.watch(tasks, cancel, pods, Sources::pod);

@@ -5,8 +5,10 @@
 mod kernel {
     pub mod attach;
     pub mod bridges;
+    pub mod forget;
     pub mod host;
     pub mod privileges;
+    pub mod probe;
     pub mod same;
 }
 #[path = "kernel/world.rs"]

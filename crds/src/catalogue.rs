@@ -53,6 +53,11 @@ pub const METRICS: &[Metric] = &[
         means: "Links, addresses and routes put back after something had changed them.",
     },
     Metric {
+        name: "fairlead_address_conflicts_total",
+        labels: "",
+        means: "Addresses for which a stranger answered when they were probed for before their use.",
+    },
+    Metric {
         name: "fairlead_addresses",
         labels: "network, state",
         means: "Addresses of this node: used, free, quarantined.",
@@ -71,6 +76,7 @@ pub const METRICS: &[Metric] = &[
 pub const EVENTS: &[(Reason, &str, &str)] = &[
     (Reason::PodWaits, "Pod", "Once per reason, while a pod waits for its networks; Warning."),
     (Reason::InterfaceAddRejected, "Pod", "A pod with hostNetwork carries one of our annotations; Warning."),
+    (Reason::AddressInUse, "Pod", "A stranger answered for an address before it was used; Warning."),
     (Reason::Repaired, "Pod", "What something else had changed was put back; Warning."),
     (Reason::Contested, "Pod", "Repair stopped for a while; Warning."),
     (Reason::NetworkIsland, "Network", "Its pods run on several nodes that it does not connect; Warning."),

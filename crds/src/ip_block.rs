@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Cidr, IfName, Ip};
+use crate::address::{Cidr, IfName, Ip, Mac};
 
 /// Who owns which addresses. Immutable: creating the object is the claim, deleting it hands the block back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema)]
@@ -65,6 +65,24 @@ pub struct IPBlockStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
     pub held: Vec<Held>,
+    /// Addresses for which something answered that is not of this cluster, until they are tried again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub conflicts: Vec<Conflict>,
+}
+
+/// An address that someone else uses, as a probe before its use has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Conflict {
+    /// The address.
+    pub address: Ip,
+    /// Hardware address of who answered.
+    pub mac: Mac,
+    /// When it answered.
+    pub since: Time,
+    /// When the address may be tried again.
+    pub retry_after: Time,
 }
 
 /// A freed address that is not handed out yet.

@@ -70,6 +70,7 @@ table! {
         QuarantinedUntil: "All free addresses are in quarantine; the message says until when.", "Wait, or add a range.";
         BlockLimit: "All addresses that the node may have are in use: it owns as many blocks as ipam.maxBlocksPerNode allows.", "Delete pods of the network on the node, raise ipam.maxBlocksPerNode, or let the pod run on another node.";
         HotplugNoCapacity: "A network was added to a running pod, but all of the node's addresses are promised to the scheduler.", "Set the Network's ipam.hotplugReserve, delete pods on the node, or add a range.";
+        AddressInUse: "Something that fairlead did not attach answered for an address before the pod used it; the pod gets another one.", "Find the device with the MAC that the message names, or exclude the address from the range. It is tried again after ten minutes.";
         RecordRefused: "The API server refused the record, so nothing was attached.", "Read the message; usually a policy or a quota.";
         BlockLost: "An address of the pod lies in a block that this node does not own any more.", "The node was away for long; delete the pod to give it another address.";
         BridgeNameTaken: "The bridge's name belongs to a link that fairlead did not make.", "Choose another bridge name, or set bridge.manage to Existing if it is a bridge.";

@@ -22,6 +22,7 @@ mod hotplug;
 mod install;
 mod nri;
 mod policy;
+mod probe;
 mod scheduling;
 mod traces;
 mod trial;
@@ -75,6 +76,7 @@ fn cases() -> Vec<Case> {
         confinement::cases(),
         policy::cases(),
         nri::cases(),
+        probe::cases(),
         install::cases(),
         crash::cases(),
         guard::cases(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use fairlead_crds::ip_block::{Held, Quarantined};
+use fairlead_crds::ip_block::{Conflict, Held, Quarantined};
 use fairlead_crds::network::AdmittedRange;
 use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::usable::Addresses;
@@ -13,6 +13,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Counts;
+
+mod conflicts;
 
 /// Who holds an address: one interface of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +42,7 @@ pub struct Block {
     used: BTreeMap<IpAddr, Owner>,
     quarantined: BTreeMap<IpAddr, Quarantined>,
     held: BTreeMap<IpAddr, Held>,
+    conflicts: BTreeMap<IpAddr, Conflict>,
     cursor: u128,
     /// Nothing was free at the last look, and nothing is before that time unless something is given back.
     full_until: Option<Timestamp>,
@@ -58,6 +61,7 @@ impl Block {
             used: BTreeMap::new(),
             quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
+            conflicts: status.conflicts.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             cursor: 0,
             full_until: None,
         })
@@ -71,6 +75,7 @@ impl Block {
     pub(super) fn keep_holders(&mut self, old: Self) {
         self.used = old.used;
         self.quarantined.extend(old.quarantined);
+        self.conflicts.extend(old.conflicts);
         self.cursor = old.cursor;
     }
 
@@ -89,9 +94,12 @@ impl Block {
         self.used.is_empty()
     }
 
-    /// Whether it can be handed back: nothing used, in quarantine or held.
+    /// Whether it can be handed back: nothing used, in quarantine, held or known to be a stranger's.
     pub fn can_go(&self, now: Timestamp) -> bool {
-        self.is_empty() && self.held.is_empty() && self.quarantined_until(now).is_none()
+        self.is_empty()
+            && self.held.is_empty()
+            && self.quarantined_until(now).is_none()
+            && self.conflict_list(now).is_empty()
     }
 
     pub(super) fn restore(&mut self, address: IpAddr, owner: &Owner) -> bool {
@@ -121,7 +129,8 @@ impl Block {
         let free =
             (0..size).map(|step| (self.cursor + step) % size).find(|at| self.is_free(self.at(*at), now));
         let Some(offset) = free else {
-            self.full_until = Some(self.quarantined_until(now).unwrap_or(Timestamp::MAX));
+            let ends = self.quarantined_until(now).into_iter().chain(self.conflicts_until(now));
+            self.full_until = Some(ends.min().unwrap_or(Timestamp::MAX));
             return None;
         };
         self.cursor = (offset + 1) % size;
@@ -203,7 +212,13 @@ impl Block {
         let used_usable = self.used.keys().filter(|address| self.is_usable(**address)).count() as u64;
         let quarantined = self.quarantined.iter().filter(|(_, entry)| entry.until.0 > now);
         let held = self.held.keys().filter(|address| !self.is_quarantined(**address, now));
-        let waits = quarantined.map(|(address, _)| address).chain(held);
+        let stranger = |address: &&IpAddr| {
+            self.is_conflicting(**address, now)
+                && !self.held.contains_key(*address)
+                && !self.is_quarantined(**address, now)
+        };
+        let conflicts = self.conflicts.keys().filter(stranger);
+        let waits = quarantined.map(|(address, _)| address).chain(held).chain(conflicts);
         let waits = waits.filter(|address| self.is_usable(**address) && !self.used.contains_key(*address));
         let waits = waits.count() as u64;
         Counts {
@@ -220,6 +235,7 @@ impl Block {
             && !self.used.contains_key(&address)
             && !self.held.contains_key(&address)
             && !self.is_quarantined(address, now)
+            && !self.is_conflicting(address, now)
     }
 
     fn is_usable(&self, address: IpAddr) -> bool {

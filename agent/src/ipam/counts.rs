@@ -15,7 +15,7 @@ pub struct Counts {
     pub owned: u64,
     /// Addresses that records hold.
     pub used: u64,
-    /// Addresses in quarantine, or held for a lost pod.
+    /// Addresses in quarantine, held for a lost pod, or left out because a stranger has them.
     pub quarantined: u64,
     /// Addresses that can be handed out now.
     pub free: u64,

@@ -375,3 +375,59 @@ proptest! {
         prop_assert_eq!((end.used, end.quarantined, end.free), (0, 0, end.owned));
     }
 }
+
+const STRANGER: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+#[test]
+fn an_address_that_a_stranger_has_is_left_out_for_a_while_and_survives_a_restart() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+    let first = ipam.allocate("blue", &pod(1), T0).unwrap();
+    ipam.conflict(&first[0], &pod(1), STRANGER, T0);
+    assert!(ipam.is_conflicting(&first[0], T0));
+    let second = ipam.allocate("blue", &pod(1), T0).unwrap();
+    assert_ne!(first, second, "the pod gets another address at once");
+    let counts = ipam.counts("blue", T0).unwrap();
+    assert_eq!((counts.owned, counts.used, counts.quarantined, counts.free), (16, 1, 1, 14));
+
+    let list = ipam.block(&first[0].block).unwrap().conflict_list(T0);
+    assert_eq!((list[0].mac, list[0].retry_after.0), (STRANGER, at(600)));
+    let mut again = super::Ipam::default();
+    again.set_pools([self::pool(&["10.20.0.0/24"])]);
+    again.insert_block(&block("10.20.0.16/28", &json!({ "conflicts": list })));
+    assert!(again.is_conflicting(&first[0], at(599)));
+    let taken: Vec<_> = (0..16).filter_map(|n| again.allocate("blue", &pod(n), at(599)).ok()).collect();
+    assert_eq!(taken.len(), 15);
+    assert!(!taken.contains(&first));
+    assert_eq!(
+        again.allocate("blue", &pod(99), at(600)).unwrap(),
+        first,
+        "tried again when the time is over"
+    );
+}
+
+#[test]
+fn a_block_with_a_stranger_is_kept_until_that_is_forgotten() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+    let held = ipam.allocate("blue", &pod(1), T0).unwrap();
+    ipam.conflict(&held[0], &pod(2), STRANGER, T0);
+    assert!(!ipam.is_conflicting(&held[0], T0), "only its owner can have asked");
+    ipam.conflict(&held[0], &pod(1), STRANGER, T0);
+    let block = ipam.block(&held[0].block).unwrap();
+    assert!(!block.can_go(at(599)) && block.can_go(at(600)));
+}
+
+#[test]
+fn what_is_in_quarantine_is_told_unless_another_space_uses_the_address() {
+    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+    let held = ipam.allocate("blue", &pod(1), T0).unwrap();
+    ipam.quarantine(&held[0], &pod(1), T0);
+    let address = held[0].address.addr();
+    assert_eq!(ipam.quarantined(at(1)), [("blue".to_owned(), address, at(130))]);
+    assert_eq!(ipam.quarantined(at(131)), []);
+
+    let mut other = block("10.20.0.16/28", &json!({}));
+    other.metadata.name = Some("other-10-20-0-16-28".into());
+    ipam.insert_block(&other);
+    let elsewhere = HeldAddress { block: "other-10-20-0-16-28".into(), ..held[0].clone() };
+    assert!(ipam.restore(&elsewhere, &pod(2)) && ipam.quarantined(at(1)).is_empty());
+}

@@ -18,7 +18,8 @@ use self::world::World;
 use super::bridge::Device;
 use super::devices::Devices;
 use super::{
-    BridgeProblem, BridgeReady, Namespace, Net, NetError, Place, Report, Session, WantedBridge, netns,
+    Asked, BridgeProblem, BridgeReady, Namespace, Net, NetError, Place, Report, Session, Stranger,
+    WantedBridge, netns,
 };
 use crate::plan::{HostLink, Observed, PodLink, Step};
 
@@ -86,6 +87,11 @@ impl Fake {
         edit(&mut self.world().links);
     }
 
+    /// Something on the wire has these addresses.
+    pub fn add_strangers(&self, strangers: impl IntoIterator<Item = Stranger>) {
+        self.world().strangers.extend(strangers);
+    }
+
     /// The step after `steps` more fails with an input/output error, once. It has no effect.
     pub fn fail_after(&self, steps: usize) {
         self.faults().steps = Some(steps);
@@ -106,6 +112,11 @@ impl Fake {
     /// How many changes were made so far, successful ones only.
     pub fn changes(&self) -> u64 {
         self.world().changes
+    }
+
+    /// The addresses that were forgotten so far.
+    pub fn forgotten(&self) -> Vec<Ip> {
+        self.world().forgotten.clone()
     }
 
     /// What was announced so far.
@@ -155,6 +166,21 @@ impl Net for Fake {
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
         self.wait();
         self.world().ensure_bridge(wanted, &self.devices)
+    }
+
+    fn probe(&self, _: &IfName, asked: &[Asked], _: Duration) -> Result<Vec<Stranger>, NetError> {
+        self.wait();
+        let strangers = &self.world().strangers;
+        Ok(asked
+            .iter()
+            .filter_map(|one| strangers.iter().find(|other| other.address == one.address))
+            .copied()
+            .collect())
+    }
+
+    fn forget(&self, _: &IfName, address: Ip) -> Result<(), NetError> {
+        self.world().forgotten.push(address);
+        Ok(())
     }
 
     fn remove_bridge(&self, name: &str) -> Result<(), NetError> {

@@ -3,11 +3,12 @@
 //! The node's own namespace is the one in which [`Kernel::new`] is called; its sockets are made there and
 //! kept. A pod's namespace is entered on a thread of its own, for one operation.
 
+pub(super) mod attempt;
 mod bridges;
 mod delete;
 mod host;
 mod link;
-pub(super) mod probe;
+mod neighbour;
 mod request;
 mod session;
 mod sysctl;
@@ -27,7 +28,12 @@ use self::sysctl::Sysctls;
 use super::devices::Devices;
 use super::monitor::Monitor;
 use super::netlink::{Counters, Counts, Socket};
-use super::{BridgeProblem, BridgeReady, Namespace, Net, NetError, Session, WantedBridge, netns};
+use super::{
+    Asked, BridgeProblem, BridgeReady, Namespace, Net, NetError, Session, Stranger, WantedBridge, conntrack,
+    netns, probe,
+};
+use fairlead_crds::{IfName, Ip};
+
 use crate::plan::HostLink;
 
 pub(super) use self::link::is_ours;
@@ -171,6 +177,20 @@ impl Net for Kernel {
 
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
         bridges::ensure(self, wanted)
+    }
+
+    fn probe(&self, link: &IfName, asked: &[Asked], time: Duration) -> Result<Vec<Stranger>, NetError> {
+        netns::run(self.own.as_fd(), || probe::run(link, asked, time))?
+    }
+
+    fn forget(&self, link: &IfName, address: Ip) -> Result<(), NetError> {
+        self.with_host(|socket| neighbour::forget(socket, link.as_str(), address.0))??;
+        netns::run(self.own.as_fd(), || {
+            if self.sysctls.tracks_connections() {
+                conntrack::forget(address.0, self.deadline)?;
+            }
+            Ok(())
+        })?
     }
 
     fn remove_bridge(&self, name: &str) -> Result<(), NetError> {

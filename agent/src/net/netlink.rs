@@ -14,6 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
 use self::answer::{Answers, Dumped};
+pub(super) use self::answer::{acknowledged, done, frames};
 use super::{NetError, netns};
 
 pub use self::counters::{Counters, Counts};
@@ -29,7 +30,7 @@ const BATCH: usize = 16;
 /// How often a dump that was overtaken by a change is started again.
 const DUMP_TRIES: usize = 20;
 /// `struct nlmsghdr`, linux/netlink.h.
-const HEADER: usize = 16;
+pub(super) const HEADER: usize = 16;
 
 /// A refused or unanswered request.
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Socket {
     /// # Errors
     /// If the kernel makes no socket.
     pub fn open(counters: Arc<Counters>, deadline: Duration) -> Result<Self, NetError> {
-        let inner = open_socket(deadline)
+        let inner = open_socket(NETLINK_ROUTE, deadline)
             .map_err(|source| NetError::System { action: "open a netlink socket".into(), source })?;
         Ok(Self { inner, sequence: 0, deadline, counters, buffer: Vec::new(), broken: false })
     }
@@ -215,8 +216,8 @@ impl Socket {
     }
 }
 
-fn open_socket(deadline: Duration) -> io::Result<netlink_sys::Socket> {
-    let mut socket = netlink_sys::Socket::new(NETLINK_ROUTE)?;
+pub(super) fn open_socket(protocol: isize, deadline: Duration) -> io::Result<netlink_sys::Socket> {
+    let mut socket = netlink_sys::Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.connect(&netlink_sys::SocketAddr::new(0, 0))?;
     // Text with an error, without the request repeated; requests checked strictly, so that filters of dumps
@@ -252,7 +253,7 @@ impl Request {
 /// What the kernel says to one request: the object that was read, or nothing to a change.
 pub type Outcome = Result<Option<RouteNetlinkMessage>, Refusal>;
 
-fn late() -> Refusal {
+pub(super) fn late() -> Refusal {
     io::Error::new(io::ErrorKind::TimedOut, "the kernel did not answer in time").into()
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::kernel::probe;
+use super::kernel::attempt;
 use super::{NetError, netns};
 
 /// Names and numbers, linux/capability.h, and what each is for.
@@ -23,7 +23,7 @@ pub fn run(sysctl_root: &Path, namespaces: &Path) -> Vec<String> {
     if missing.is_empty() {
         missing.extend(enter_own().err().map(|error| format!("{error}: a seccomp profile may forbid setns")));
         missing.extend(netns::own_cookie().err().map(|error| format!("{error}: this kernel is too old")));
-        missing.extend(probe::run(sysctl_root));
+        missing.extend(attempt::run(sysctl_root));
     }
     if let Err(error) = fs::read_dir(namespaces) {
         let path = namespaces.display();

@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::probe::Verdict;
 use super::{Agent, RESYNC, RoundError, announce};
 use crate::bring::{self, Brought, Order};
 use crate::capacity;
@@ -38,11 +39,17 @@ impl Agent {
         };
         let (attachments, lost) = self.allocate(&pod, record.as_ref(), &wanted, &mut problems);
         let record = self.write_ahead(&pod, record, attachments).await?;
+        let verdict = self.probe(&pod, &record).await?;
+        if verdict == Verdict::Taken {
+            return Ok(Next::After(Duration::ZERO));
+        }
         let mut interfaces = self.interfaces(&record, &mut problems).await;
         // Nothing new is made with an address that may be another's; what is there stays.
         interfaces.retain(|(interface, _)| !lost.contains(&interface.name));
         let sandbox = self.sandboxes().newest(&pod.key.uid).cloned();
         match sandbox {
+            // The end of the probe brings the pod here again.
+            Some(_) if verdict == Verdict::Open => Ok(Next::After(PATIENCE)),
             Some(sandbox) => self.attach_in(&pod, &record, &sandbox, interfaces, problems).await,
             None => self.await_sandbox(&pod, &record, problems).await,
         }
@@ -90,7 +97,8 @@ impl Agent {
         let (mut attachments, mut lost) = (Vec::with_capacity(wanted.len()), Vec::new());
         let mut view = self.view.lock();
         for want in wanted {
-            match held.iter().find(|attachment| Wanted::from(*attachment) == *want) {
+            let kept = held.iter().find(|attachment| Wanted::from(*attachment) == *want);
+            match kept.filter(|attachment| !give_up_taken(&mut view, pod, attachment, &self.clock)) {
                 Some(attachment) => {
                     if let Err(problem) = keep(&mut view, &pod.key.uid, attachment) {
                         problems.push(problem);
@@ -308,6 +316,16 @@ impl Agent {
         self.metrics.failure(problem.reason);
         self.tell_once(pod, Reason::PodWaits, format!("{}: {}", problem.reason, problem.message)).await;
     }
+}
+
+/// Gives back what a record holds for an interface that was never made, because a stranger has one of its addresses.
+fn give_up_taken(view: &mut Inner, pod: &Pod, attachment: &Attachment, clock: &Clock) -> bool {
+    let now = clock.now();
+    let taken = attachment.addresses.iter().any(|held| view.ipam.is_conflicting(held, now));
+    if taken {
+        view.ipam.give_back_interface(&ipam::owner(&pod.key.uid, &attachment.interface));
+    }
+    taken
 }
 
 /// What a record holds stays held; a block that is not this node's any more is said, not taken away.

@@ -5,8 +5,10 @@
 //! namespace it is, and a missing host end proves that it is gone: nothing in the pod can fake that.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
+use fairlead_crds::Ip;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -47,6 +49,22 @@ impl Agent {
         if let Err(error) = self.blocks.end_held(is_gone).await {
             warn!(%error, "cannot end what was held for pods that are gone");
         }
+    }
+
+    /// Lets the kernel forget an address of a Network. True if there is nothing left to do.
+    pub async fn forget_address(&self, network: &str, address: IpAddr) -> bool {
+        let bridge = {
+            let view = self.view.lock();
+            let network = view.networks.get(network);
+            network.and_then(|network| Some(network.spec.bridge.as_ref()?.name.clone()))
+        };
+        // With its Network the bridge is gone, too.
+        let Some(bridge) = bridge else { return true };
+        let done = self.on_kernel(move |net| net.forget(&bridge, Ip(address))).await;
+        if let Err(error) = &done {
+            warn!(%address, %error, "cannot forget what the kernel knows of an address; tried again");
+        }
+        done.is_ok()
     }
 
     /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat.

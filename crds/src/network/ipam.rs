@@ -42,12 +42,20 @@ pub struct Ipam {
     /// What an address is bound to. Only `None` is built.
     #[serde(default)]
     pub identity: Identity,
-    /// Whether an address is probed for on the wire before it is used: `None`, or the time to listen. Only `None` is built.
+    /// Whether it is asked on the wire before an address is used if someone has it already: `None`, or how long to listen for an answer, 30ms to 300ms. Asked three times within that time, by ARP and neighbour discovery.
     #[serde(default = "default_probe")]
     #[schemars(length(max = 8))]
     // Not `Off`: YAML 1.1, which kubectl reads, takes that for `false`.
-    #[x_kube(validation = Rule::new("self.matches('^(None|[1-9][0-9]*ms)$')").message("must be None, or a time to listen in milliseconds such as 300ms"))]
+    #[x_kube(validation = Rule::new("self == 'None' || (self.matches('^[1-9][0-9]{1,2}ms$') && int(self.replace('ms', '')) >= 30 && int(self.replace('ms', '')) <= 300)").message("must be None, or a time to listen of 30ms to 300ms"))]
     pub probe: String,
+}
+
+impl Ipam {
+    /// How long to listen for an answer before an address is used; none if nobody is asked.
+    pub fn probe_time(&self) -> Option<std::time::Duration> {
+        let milliseconds = self.probe.strip_suffix("ms")?.parse().ok()?;
+        Some(std::time::Duration::from_millis(milliseconds))
+    }
 }
 
 fn default_space() -> String {
@@ -162,6 +170,15 @@ mod tests {
 
     fn range(cidr: &str) -> Range {
         serde_json::from_value(serde_json::json!({ "cidr": cidr })).unwrap()
+    }
+
+    #[test]
+    fn a_probe_has_a_time_or_there_is_none() {
+        let ipam = |probe: &str| -> Ipam {
+            serde_json::from_value(serde_json::json!({ "ranges": [], "probe": probe })).unwrap()
+        };
+        assert_eq!(ipam("300ms").probe_time(), Some(std::time::Duration::from_millis(300)));
+        assert_eq!(ipam("None").probe_time(), None);
     }
 
     #[test]

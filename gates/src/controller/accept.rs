@@ -22,7 +22,7 @@ pub fn unsupported(spec: &NetworkSpec) -> Option<Refusal> {
     Some((Reason::FieldNotYetSupported, format!("this version does not have spec.{field}")))
 }
 
-fn fields(spec: &NetworkSpec) -> [(bool, String); 8] {
+fn fields(spec: &NetworkSpec) -> [(bool, String); 7] {
     let bridge = |test: fn(&fairlead_crds::network::Bridge) -> bool| spec.bridge.as_ref().is_some_and(test);
     let ipam = |test: fn(&fairlead_crds::network::Ipam) -> bool| spec.ipam.as_ref().is_some_and(test);
     [
@@ -33,7 +33,6 @@ fn fields(spec: &NetworkSpec) -> [(bool, String); 8] {
         (bridge(|b| b.anti_spoof), "bridge.antiSpoof"),
         (spec.allow_static, "allowStatic"),
         (ipam(|i| i.identity != Identity::None), "ipam.identity"),
-        (ipam(|i| i.probe != "None"), "ipam.probe"),
     ]
     .map(|(set, path)| (set, path.to_owned()))
 }
@@ -67,6 +66,7 @@ mod tests {
             json!({ "hold": "Gate" }),
             json!({ "hold": "Nri" }),
             json!({ "unheld": "Evict" }),
+            json!({ "ipam": { "probe": "300ms" } }),
             json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } }),
         ] {
             assert_eq!(check(&edit), None, "{edit}");
@@ -103,7 +103,6 @@ mod tests {
             (json!({ "bridge": { "antiSpoof": true } }), "spec.bridge.antiSpoof"),
             (json!({ "allowStatic": true }), "spec.allowStatic"),
             (json!({ "ipam": { "identity": "StatefulSet" } }), "spec.ipam.identity"),
-            (json!({ "ipam": { "probe": "300ms" } }), "spec.ipam.probe"),
             (
                 json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }),
                 "spec.ipam.ranges[0].use: Reserved",

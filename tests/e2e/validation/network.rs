@@ -196,7 +196,7 @@ fn ranges_alone() -> Vec<Row> {
 fn ranges_together() -> Vec<Row> {
     let overlap = "ranges overlap; exclude the inner one from the outer one, or remove it";
     let space = "must be 1 to 20 lower-case letters, digits and inner '-'";
-    let probe = "must be None, or a time to listen in milliseconds such as 300ms";
+    let probe = "must be None, or a time to listen of 30ms to 300ms";
     vec![
         rule("ranges of one network are apart")
             .accepts([ranges(json!([{ "cidr": "10.20.0.0/24" }, { "cidr": "10.20.1.0/24" }, { "cidr": "fd00::/64" }]))])
@@ -225,6 +225,9 @@ fn ranges_together() -> Vec<Row> {
         rule("a probe has a time")
             .accepts([set("/spec/ipam/probe", "None")])
             .accepts([set("/spec/ipam/probe", "300ms")])
+            .accepts([set("/spec/ipam/probe", "30ms")])
+            .refuses([set("/spec/ipam/probe", "29ms")], "spec.ipam.probe", probe)
+            .refuses([set("/spec/ipam/probe", "301ms")], "spec.ipam.probe", probe)
             .refuses([set("/spec/ipam/probe", "Off")], "spec.ipam.probe", probe)
             .refuses([set("/spec/ipam/probe", "0ms")], "spec.ipam.probe", probe)
             .refuses([set("/spec/ipam/probe", "1s")], "spec.ipam.probe", probe),

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 
 use fairlead_crds::network::Route;
-use fairlead_crds::{Cidr, IfName, Mac, Reason, names};
+use fairlead_crds::{Cidr, IfName, Ip, Mac, Reason, names};
 
 use super::super::bridge::{self, Change, Device, Facts};
 use super::super::devices::Devices;
-use super::super::{BridgeProblem, BridgeReady, NetError, Place, WantedBridge, netns};
+use super::super::{BridgeProblem, BridgeReady, NetError, Place, Stranger, WantedBridge, netns};
 use super::{Announcement, Refused};
 use crate::plan::{HostLink, Observed, PodLink, Step};
 
@@ -24,6 +24,8 @@ pub(super) struct World {
     pub links: Vec<HostLink>,
     pub changes: u64,
     pub announced: Vec<Announcement>,
+    pub strangers: Vec<Stranger>,
+    pub forgotten: Vec<Ip>,
     devices: Vec<Device>,
     /// Namespaces by cookie, alive whether or not a path leads there.
     pods: BTreeMap<u64, Pod>,

@@ -34,6 +34,12 @@ impl Sysctls {
         self.root.join("ipv6").is_dir()
     }
 
+    /// Whether the kernel tracks connections, and there are any.
+    pub fn tracks_connections(&self) -> bool {
+        let count = fs::read_to_string(self.root.join("netfilter/nf_conntrack_count"));
+        count.is_ok_and(|count| count.trim() != "0")
+    }
+
     /// Sets what the pod's end of a link needs before it is up.
     pub fn prepare(&self, link: &str, ipv6: bool) -> Result<(), NetError> {
         for (key, value) in IPV4 {

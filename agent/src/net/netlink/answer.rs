@@ -92,7 +92,9 @@ impl Dumped {
 }
 
 /// The messages in what was received; ends after one that is cut short.
-fn frames(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkBuffer<&[u8]>, Refusal>> {
+pub(in super::super) fn frames(
+    mut bytes: &[u8],
+) -> impl Iterator<Item = Result<NetlinkBuffer<&[u8]>, Refusal>> {
     std::iter::from_fn(move || {
         if bytes.len() < HEADER {
             return None;
@@ -104,7 +106,7 @@ fn frames(mut bytes: &[u8]) -> impl Iterator<Item = Result<NetlinkBuffer<&[u8]>,
     })
 }
 
-fn acknowledged(payload: &[u8], flags: u16) -> Result<(), Refusal> {
+pub(in super::super) fn acknowledged(payload: &[u8], flags: u16) -> Result<(), Refusal> {
     match code(payload).ok_or_else(unreadable)? {
         0 => Ok(()),
         code => {
@@ -115,7 +117,7 @@ fn acknowledged(payload: &[u8], flags: u16) -> Result<(), Refusal> {
 }
 
 /// A dump that fails says so in its last message.
-fn done(payload: &[u8]) -> Result<(), Refusal> {
+pub(in super::super) fn done(payload: &[u8]) -> Result<(), Refusal> {
     match code(payload) {
         Some(code) if code < 0 => Err(io::Error::from_raw_os_error(code.saturating_neg()).into()),
         _ => Ok(()),
