@@ -45,6 +45,11 @@ impl ApiError {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
+    /// Whether a `test` of a JSON patch failed: the object is not what the patch was made for.
+    pub fn is_failed_test(&self) -> bool {
+        self.status().is_some_and(|status| status.code == 422)
+    }
+
     /// Whether the API server looked at a write and refused it: it certainly did not happen.
     pub fn is_refusal(&self) -> bool {
         self.status().is_some_and(|status| (400..500).contains(&status.code) && status.code != 429)

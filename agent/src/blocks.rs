@@ -93,8 +93,10 @@ impl Blocks {
             .filter_map(|b| Some((b.metadata.name.clone()?, b.metadata.uid.clone()?)))
             .collect();
         // One that is being deleted was handed back by an agent that did not come to removing its finalizer.
-        let (going, owned): (Vec<_>, Vec<_>) =
-            list.items.iter().partition(|block| block.metadata.deletion_timestamp.is_some());
+        let (going, owned): (Vec<_>, Vec<_>) = list
+            .items
+            .iter()
+            .partition(|block| block.metadata.deletion_timestamp.is_some() && block.spec.claim.is_none());
         {
             let mut view = self.view.lock();
             view.ipam.retain_blocks(|block| uids.get(&block.name) == Some(&block.uid));
@@ -249,6 +251,9 @@ impl Blocks {
             if view.ipam.owns(address) {
                 return Ok(Some(true));
             }
+            if view.ipam.is_reserved(address) {
+                return Ok(Some(false));
+            }
             view.ipam.range_of(address).map(|(pool, range)| (pool.clone(), range.block_prefix))
         };
         let Some((pool, prefix)) = found else { return Ok(None) };
@@ -277,6 +282,8 @@ impl Blocks {
                 network_uid: pool.uid.clone(),
                 node_name: self.node.clone(),
                 cidr,
+                claim: None,
+                holder: None,
             },
             status: None,
         };

@@ -111,6 +111,7 @@ mod tests {
             selected: None,
             host_network: false,
             runtime_class: None,
+            stateful_set: None,
             terminal,
             deleting: false,
             gated: true,

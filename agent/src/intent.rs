@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use fairlead_crds::network::AllowedFrom;
 use fairlead_crds::pod_network::Attachment;
 use fairlead_crds::request::{self, Request};
+use fairlead_crds::reserved::{self, Ask};
 use fairlead_crds::{IfName, Mac, Network, Reason};
 use sha2::{Digest, Sha256};
 
@@ -22,6 +23,12 @@ pub struct Wanted {
     pub network_uid: String,
     /// Name of the interface in the pod.
     pub interface: IfName,
+    /// Which of the pod's attachments to the network it is, counted from 0.
+    pub attachment: u32,
+    /// The hardware address asked for by value.
+    pub mac: Option<Mac>,
+    /// The reserved addresses it shall have.
+    pub asks: Vec<Ask>,
 }
 
 /// Why a pod, or one of its attachments, has to wait.
@@ -77,10 +84,11 @@ pub fn resolve(pod: &Pod, world: World<'_>, attached: &[Attachment]) -> Intent {
     }
     let named = name_interfaces(requests, attached);
     let mut intent = Intent::default();
-    for (request, interface) in named {
+    for (attachment, request, interface) in named {
         match check(&request, pod, world) {
-            Ok(network_uid) => {
-                intent.wanted.push(Wanted { network: request.network, network_uid, interface });
+            Ok((network_uid, asks)) => {
+                let Request { network, mac, .. } = request;
+                intent.wanted.push(Wanted { network, network_uid, interface, attachment, mac, asks });
             }
             Err(problem) => intent.set_back(&request, &interface, problem, attached),
         }
@@ -102,20 +110,26 @@ impl Intent {
 impl From<&Attachment> for Wanted {
     fn from(attachment: &Attachment) -> Self {
         let Attachment { network, network_uid, interface, .. } = attachment.clone();
-        Self { network, network_uid, interface }
+        Self { network, network_uid, interface, attachment: 0, mac: None, asks: Vec::new() }
     }
 }
 
-/// The live annotation, then what the snapshot adds: a network that the annotation names is not selected again.
+impl Wanted {
+    /// Whether it is what a record has. An edit of the values asked for does not count: an interface that is there keeps
+    /// its addresses.
+    pub fn is(&self, attachment: &Attachment) -> bool {
+        self.network == attachment.network
+            && self.network_uid == attachment.network_uid
+            && self.interface == attachment.interface
+    }
+}
+
+/// What the annotation and the snapshot say together.
 fn requests(pod: &Pod) -> Result<Vec<Request>, Problem> {
-    let read = |name: &str, value: &Option<String>| {
-        let requests = request::parse(value.as_deref().unwrap_or_default());
-        requests.map_err(|error| Problem::new(Reason::InvalidRequest, format!("annotation {name}: {error}")))
-    };
-    let mut requests = read(fairlead_crds::names::NETWORKS_ANNOTATION, &pod.requested)?;
-    let selected = read(fairlead_crds::names::SELECTED_ANNOTATION, &pod.selected)?;
-    let asked: BTreeSet<String> = requests.iter().map(|request| request.network.clone()).collect();
-    requests.extend(selected.into_iter().filter(|request| !asked.contains(&request.network)));
+    let requests =
+        request::merge(pod.requested.as_deref(), pod.selected.as_deref()).map_err(|(name, error)| {
+            Problem::new(Reason::InvalidRequest, format!("annotation {name}: {error}"))
+        })?;
     let mut names = BTreeSet::new();
     match requests.iter().filter_map(|r| r.interface.as_ref()).find(|name| !names.insert(*name)) {
         Some(name) => Err(Problem::new(
@@ -139,7 +153,8 @@ fn unsupported(pod: &Pod) -> Option<Problem> {
 }
 
 /// Gives every request its interface: the one asked for, the one it has, or the lowest free `netN`.
-fn name_interfaces(requests: Vec<Request>, attached: &[Attachment]) -> Vec<(Request, IfName)> {
+fn name_interfaces(requests: Vec<Request>, attached: &[Attachment]) -> Vec<(u32, Request, IfName)> {
+    let numbers: Vec<u32> = reserved::numbered(&requests).map(|(number, _)| number).collect();
     let mut taken: BTreeSet<IfName> =
         requests.iter().filter_map(|request| request.interface.clone()).collect();
     let mut names: Vec<Option<IfName>> = requests.iter().map(|request| request.interface.clone()).collect();
@@ -150,14 +165,11 @@ fn name_interfaces(requests: Vec<Request>, attached: &[Attachment]) -> Vec<(Requ
     }
     let mut free = (1u32..).filter_map(|n| format!("net{n}").parse::<IfName>().ok());
     let mut next = || free.find(|name| !taken.contains(name));
-    requests
-        .into_iter()
-        .zip(names)
-        .filter_map(|(request, name)| Some((request, name.or_else(&mut next)?)))
-        .collect()
+    let all = requests.into_iter().zip(names).zip(numbers);
+    all.filter_map(|((request, name), number)| Some((number, request, name.or_else(&mut next)?))).collect()
 }
 
-fn check(request: &Request, pod: &Pod, world: World<'_>) -> Result<String, Problem> {
+fn check(request: &Request, pod: &Pod, world: World<'_>) -> Result<(String, Vec<Ask>), Problem> {
     let name = &request.network;
     let network = world.networks.get(name).ok_or_else(|| {
         Problem::new(
@@ -182,8 +194,9 @@ fn check(request: &Request, pod: &Pod, world: World<'_>) -> Result<String, Probl
         return Err(Problem::new(Reason::NetworkNotOnNode, message));
     }
     check_allowed(network, pod, world.namespace_labels)?;
-    check_static(request)?;
-    Ok(network.metadata.uid.clone().unwrap_or_default())
+    let asks = reserved::asks(network, request, pod.stateful_set.as_deref());
+    let asks = asks.map_err(|refusal| Problem::new(refusal.reason, refusal.message))?;
+    Ok((network.metadata.uid.clone().unwrap_or_default(), asks))
 }
 
 fn check_allowed(network: &Network, pod: &Pod, labels: &BTreeMap<String, String>) -> Result<(), Problem> {
@@ -195,19 +208,6 @@ fn check_allowed(network: &Network, pod: &Pod, labels: &BTreeMap<String, String>
     let name = network.metadata.name.as_deref().unwrap_or_default();
     let message = format!("network {name} does not allow namespace {}", pod.key.namespace);
     Err(Problem::new(Reason::NamespaceNotAllowed, message))
-}
-
-fn check_static(request: &Request) -> Result<(), Problem> {
-    let field = match (request.ips.is_empty(), request.mac) {
-        (false, _) => "ips",
-        (true, Some(_)) => "mac",
-        (true, None) => return Ok(()),
-    };
-    let message = format!(
-        "{field} of network {}: the network does not allow values by choice (allowStatic)",
-        request.network
-    );
-    Err(Problem::new(Reason::InvalidRequest, message))
 }
 
 /// The hardware address of a pod's interface: locally administered, deterministic in the UID and the name.
@@ -249,6 +249,7 @@ mod tests {
             selected: Some(selected.to_owned()),
             host_network: false,
             runtime_class: None,
+            stateful_set: None,
             terminal: false,
             deleting: false,
             gated: true,

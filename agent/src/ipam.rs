@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use fairlead_crds::network::{AdmittedRange, RangeState};
-use fairlead_crds::node_network::IpFamily;
+pub use fairlead_crds::address::Family;
+use fairlead_crds::network::{AdmittedRange, RangeState, RangeUse};
 use fairlead_crds::pod_network::{Attachment, HeldAddress};
 use fairlead_crds::{Cidr, IPBlock, IfName, Mac, Network};
 use jiff::Timestamp;
@@ -16,11 +16,13 @@ use jiff::Timestamp;
 pub use self::block::{Block, Owner};
 pub use self::claims::Claim;
 pub use self::counts::Counts;
+pub use self::reserved::{Ending, Turn};
 
 mod block;
 mod claims;
 mod counts;
 pub mod order;
+mod reserved;
 
 /// What address management needs to know of one Network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,46 +70,22 @@ impl Pool {
         })
     }
 
-    /// The families of the pool's admitted ranges, IPv4 first: an attachment gets one address of each.
+    /// The families of which any pod gets an address, IPv4 first: those of the pool's admitted ranges but for reserved ones.
     pub fn families(&self) -> impl Iterator<Item = Family> {
         let admitted = |family: &Family| self.admitted(*family).next().is_some();
-        [Family::V4, Family::V6].into_iter().filter(admitted).collect::<Vec<_>>().into_iter()
+        Family::ALL.into_iter().filter(admitted).collect::<Vec<_>>().into_iter()
     }
 
-    /// The admitted ranges of a family, in the order of preference.
+    /// The admitted ranges of a family that blocks are claimed of, in the order of preference.
     pub fn admitted(&self, family: Family) -> impl Iterator<Item = &AdmittedRange> {
-        self.ranges.iter().filter(move |r| r.state == RangeState::Admitted && Family::of(r.cidr) == family)
+        let open =
+            |range: &&AdmittedRange| range.usage == RangeUse::Pods && range.state == RangeState::Admitted;
+        self.ranges.iter().filter(open).filter(move |range| Family::of(range.cidr) == family)
     }
 
-    fn range_of(&self, block: Cidr) -> Option<&AdmittedRange> {
-        self.ranges
-            .iter()
-            .find(|range| range.cidr.0.contains(&block.0) && range.block_prefix == block.0.prefix_len())
-    }
-}
-
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl From<Family> for IpFamily {
-    fn from(family: Family) -> Self {
-        match family {
-            Family::V4 => Self::IPv4,
-            Family::V6 => Self::IPv6,
-        }
-    }
-}
-
-impl Family {
-    /// The family of a CIDR.
-    pub fn of(cidr: Cidr) -> Self {
-        if cidr.is_ipv6() { Self::V6 } else { Self::V4 }
+    fn range_of(&self, block: Cidr, usage: RangeUse) -> Option<&AdmittedRange> {
+        let mut of_usage = self.ranges.iter().filter(|range| range.usage == usage);
+        of_usage.find(|range| range.cidr.0.contains(&block.0) && range.block_prefix == block.0.prefix_len())
     }
 }
 
@@ -131,6 +109,8 @@ pub struct Ipam {
     holdings: HashMap<String, BTreeSet<(String, IpAddr)>>,
     /// Ranges in which no unclaimed block was found, and until when that is believed.
     fruitless: BTreeMap<(String, Cidr), Timestamp>,
+    /// By UID of the block of a reserved address: the last turn that was ended here.
+    ended: BTreeMap<String, i64>,
 }
 
 impl Ipam {
@@ -139,7 +119,7 @@ impl Ipam {
         self.pools = pools.into_iter().map(|pool| (pool.network.clone(), pool)).collect();
         for block in self.blocks.values_mut() {
             let pool = self.pools.get(&block.network).filter(|pool| pool.uid == block.network_uid);
-            block.set_range(pool.and_then(|pool| pool.range_of(block.cidr)));
+            block.set_range(pool.and_then(|pool| pool.range_of(block.cidr, block.usage())));
         }
     }
 
@@ -161,8 +141,13 @@ impl Ipam {
     /// Takes a block that this node owns into account; what is known of its holders is kept.
     pub fn insert_block(&mut self, block: &IPBlock) {
         let Some(mut new) = Block::of(block) else { return };
+        let is_reserved = block.spec.claim.is_some();
+        if is_reserved && new.turn.as_ref().is_none_or(|turn| self.has_ended(&new.uid, turn)) {
+            self.blocks.remove(&new.name);
+            return;
+        }
         let pool = self.pools.get(&new.network).filter(|pool| pool.uid == new.network_uid);
-        new.set_range(pool.and_then(|pool| pool.range_of(new.cidr)));
+        new.set_range(pool.and_then(|pool| pool.range_of(new.cidr, new.usage())));
         if let Some(old) = self.blocks.remove(&new.name).filter(|old| old.uid == new.uid) {
             new.keep_holders(old);
         }
@@ -227,8 +212,22 @@ impl Ipam {
         now: Timestamp,
     ) -> Result<Vec<HeldAddress>, Exhausted> {
         let families: Vec<Family> = self.pools.get(network).into_iter().flat_map(Pool::families).collect();
+        self.allocate_of(network, &families, owner, now)
+    }
+
+    /// One address of each of these families.
+    ///
+    /// # Errors
+    /// [`Exhausted`] if one has none; then nothing is taken of the others either.
+    pub fn allocate_of(
+        &mut self,
+        network: &str,
+        families: &[Family],
+        owner: &Owner,
+        now: Timestamp,
+    ) -> Result<Vec<HeldAddress>, Exhausted> {
         let mut addresses = Vec::new();
-        for family in families {
+        for family in families.iter().copied() {
             match self.take(network, family, owner, now) {
                 Some(address) => addresses.push(address),
                 None => {
@@ -260,7 +259,8 @@ impl Ipam {
 
     fn held_by(&self, network: &str, family: Family, owner: &Owner) -> Option<HeldAddress> {
         self.holdings.get(&owner.uid)?.iter().find_map(|(name, address)| {
-            let block = self.blocks.get(name).filter(|block| block.network == network)?;
+            let block = self.blocks.get(name);
+            let block = block.filter(|block| block.turn.is_none() && block.network == network)?;
             block.held_by(*address, owner).filter(|held| Family::of(held.address) == family)
         })
     }
@@ -355,7 +355,8 @@ impl Ipam {
         let pool = network.and_then(|network| self.pools.get(network));
         let until = end_of(now, pool.map_or(fallback_quarantine(), |pool| pool.quarantine));
         self.of_pod(&owner.uid, |block| {
-            if (&block.name, &block.uid) == (&held.block, &held.block_uid) {
+            // A reserved address rests only when its claim ends, which the controller sees to.
+            if block.turn.is_none() && (&block.name, &block.uid) == (&held.block, &held.block_uid) {
                 block.quarantine(held.address.addr(), owner, until, now);
             }
         });

@@ -36,6 +36,7 @@ pub mod queue;
 pub mod reconcile;
 pub mod record;
 pub mod repair;
+pub mod reserved;
 pub mod run;
 pub mod sandbox;
 pub mod sources;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use fairlead_crds::{Network, PodNetworkSpec, PodNetworkStatus, names};
+use fairlead_crds::{Network, PodNetworkSpec, PodNetworkStatus, names, reserved};
 use k8s_openapi::api::core::v1 as core;
 
 /// Identity of a pod. Everything is keyed by the UID; a name is used again by the next pod.
@@ -37,6 +37,8 @@ pub struct Pod {
     pub host_network: bool,
     /// Its runtime class.
     pub runtime_class: Option<String>,
+    /// The `StatefulSet` that it is an ordinal of.
+    pub stateful_set: Option<String>,
     /// Whether it is Succeeded or Failed.
     pub terminal: bool,
     /// Whether it is being deleted.
@@ -85,12 +87,15 @@ impl TryFrom<core::Pod> for Pod {
         let status = pod.status.unwrap_or_default();
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
         let nri = annotations.remove(names::HOLD_ANNOTATION).is_some_and(|hold| hold == names::HOLD_NRI);
+        let name = pod.metadata.name.ok_or("pod without name")?;
+        let owners = pod.metadata.owner_references.unwrap_or_default();
         let gate =
             spec.init_containers.iter().flatten().next().filter(|first| first.name == names::GATE_CONTAINER);
         Ok(Self {
+            stateful_set: reserved::stateful_set(&name, &owners),
             key: PodKey {
                 namespace: pod.metadata.namespace.ok_or("pod without namespace")?,
-                name: pod.metadata.name.ok_or("pod without name")?,
+                name,
                 uid: pod.metadata.uid.ok_or("pod without UID")?,
             },
             requested: annotations.remove(names::NETWORKS_ANNOTATION),

@@ -231,6 +231,8 @@ fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> Netwo
     let families = view.ipam.counts_by_family(network, now).unwrap_or_default();
     let usage = capacity::usage(network, view.pods_with_records());
     let promised = match view.ipam.pool(network) {
+        // Reserved addresses are granted before the pod is scheduled, and good on any node.
+        Some(pool) if pool.has_only_reserved() => view.node.pod_limit,
         Some(pool) => capacity::promised(pool, counts, usage),
         None if has_ipam => 0,
         None => view.node.pod_limit,

@@ -23,6 +23,7 @@ use crate::plan::HostLink;
 use crate::queue::{Next, Queue};
 use crate::record::Records;
 use crate::repair::Budget;
+use crate::reserved::Reserved;
 use crate::sandbox::watch::Change;
 use crate::sandbox::{Namespaces, Sandboxes};
 use crate::view::View;
@@ -56,6 +57,8 @@ pub struct Agent {
     pub records: Records,
     /// `IPBlock`s.
     pub blocks: Arc<Blocks>,
+    /// Reserved addresses.
+    pub reserved: Reserved,
     /// Bridges of the node.
     pub bridges: Arc<Bridges>,
     /// Whether we may act.
@@ -121,7 +124,7 @@ const RESYNC: Duration = Duration::from_secs(60);
 
 /// Why a round ended early.
 #[derive(Debug, thiserror::Error)]
-enum RoundError {
+pub(crate) enum RoundError {
     #[error(transparent)]
     Api(#[from] crate::api::ApiError),
     #[error(transparent)]
@@ -284,7 +287,7 @@ impl Agent {
     }
 
     /// Runs blocking work on the kernel.
-    async fn on_kernel<T: Send + 'static>(
+    pub(crate) async fn on_kernel<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Net) -> Result<T, NetError> + Send + 'static,
     ) -> Result<T, RoundError> {

@@ -23,7 +23,7 @@ use crate::reconcile::{Agent, Edges};
 use crate::sandbox::cri::{self, Runtime};
 use crate::sandbox::watch::{Subscription, Timing};
 use crate::sources::Sources;
-use crate::{api, host_events, maintain, net, nri, sandbox, startup, telemetry};
+use crate::{api, host_events, maintain, net, nri, reserved, sandbox, startup, telemetry};
 
 /// Where runtimes bind the network namespaces of pods.
 const NAMESPACES: &str = "/run/netns";
@@ -169,6 +169,7 @@ fn spawn_all(
     tasks.spawn(maintain::addresses(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::forget(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
+    tasks.spawn(reserved::run(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
     let publisher = Publisher::new(
         client,

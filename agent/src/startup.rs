@@ -94,6 +94,8 @@ pub async fn recover(agent: &Agent) -> Result<()> {
     }
     agent.set_orphans(orphans(agent)?);
     agent.adopt_all().await;
+    // A release that was under way when the last agent ended may still arrive: what no record has is given anew.
+    agent.end_unused_turns(true).await;
     Ok(())
 }
 

@@ -178,6 +178,7 @@ mod tests {
             selected: None,
             host_network: false,
             runtime_class: None,
+            stateful_set: None,
             terminal: false,
             deleting: false,
             gated,

@@ -26,6 +26,47 @@ impl ParseError {
     }
 }
 
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Both, IPv4 first.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// The family of a CIDR.
+    pub fn of(cidr: Cidr) -> Self {
+        Self::of_address(cidr.addr())
+    }
+
+    /// The family of an address.
+    pub fn of_address(address: IpAddr) -> Self {
+        if address.is_ipv6() { Self::V6 } else { Self::V4 }
+    }
+
+    /// Prefix length of a single address.
+    pub fn bits(self) -> u8 {
+        match self {
+            Self::V4 => 32,
+            Self::V6 => 128,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
 macro_rules! string_value {
     ($name:ident, $schema:expr) => {
         impl Serialize for $name {

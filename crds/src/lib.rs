@@ -23,6 +23,7 @@ pub mod node_network;
 pub mod pod_network;
 pub mod reason;
 pub mod request;
+pub mod reserved;
 pub mod selector;
 pub mod usable;
 

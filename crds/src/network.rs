@@ -99,7 +99,7 @@ pub struct NetworkSpec {
     pub routes: Vec<Route>,
     /// Namespaces whose pods may use the network.
     pub allowed_namespaces: AllowedNamespaces,
-    /// Whether a pod may ask for `ips` and `mac` by value. Not built yet.
+    /// Whether a pod may ask for `ips` (of a `Reserved` range) and `mac` by value.
     #[serde(default)]
     pub allow_static: bool,
     /// Labels of the nodes on which the network exists. Default: every node.

@@ -7,6 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::address::Family;
 use crate::hold::NodeHold;
 
 /// Nothing is asked of a node; everything is in the status.
@@ -138,4 +139,13 @@ pub enum IpFamily {
     IPv4,
     /// IPv6.
     IPv6,
+}
+
+impl From<Family> for IpFamily {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::IPv4,
+            Family::V6 => Self::IPv6,
+        }
+    }
 }

@@ -71,6 +71,11 @@ table! {
         BlockLimit: "All addresses that the node may have are in use: it owns as many blocks as ipam.maxBlocksPerNode allows.", "Delete pods of the network on the node, raise ipam.maxBlocksPerNode, or let the pod run on another node.";
         HotplugNoCapacity: "A network was added to a running pod, but all of the node's addresses are promised to the scheduler.", "Set the Network's ipam.hotplugReserve, delete pods on the node, or add a range.";
         AddressInUse: "Something that fairlead did not attach answered for an address before the pod used it; the pod gets another one.", "Find the device with the MAC that the message names, or exclude the address from the range. It is tried again after ten minutes.";
+        StaticNotAllowed: "The pod asks for an address or hardware address by value, and the network does not allow it.", "Set the Network's allowStatic, or remove ips and mac from the annotation.";
+        AddressRefused: "The network cannot give the address or hardware address that the pod asks for by value.", "Read the message: it names the range and the way out.";
+        AddressTaken: "The reserved address that the pod asks for is another's.", "Delete the pod that the message names, or ask for another address.";
+        NoReservedAddress: "The network's reserved ranges have no free address for the pod.", "Delete an IPBlock whose claim is not needed any more, or add a range with use: Reserved.";
+        AwaitingAddress: "The pod's reserved address is being granted, or its last holder is not proven gone yet.", "Wait; if the message names a node that is lost, see the operations guide on dead nodes.";
         RecordRefused: "The API server refused the record, so nothing was attached.", "Read the message; usually a policy or a quota.";
         BlockLost: "An address of the pod lies in a block that this node does not own any more.", "The node was away for long; delete the pod to give it another address.";
         BridgeNameTaken: "The bridge's name belongs to a link that fairlead did not make.", "Choose another bridge name, or set bridge.manage to Existing if it is a bridge.";

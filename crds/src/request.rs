@@ -9,10 +9,13 @@
 //! The grammar is that of `k8s.v1.cni.cncf.io/networks` (Multi-Network specification 1.3), but a
 //! name is that of a Network, which has no namespace. Errors point at the character or the field.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::address::{Cidr, IfName, Mac};
-use crate::names::NETWORK_NAME_MAX;
+use crate::names::{NETWORK_NAME_MAX, NETWORKS_ANNOTATION, SELECTED_ANNOTATION};
 
 /// Most networks a pod may ask for.
 pub const MAX_ATTACHMENTS: usize = 32;
@@ -57,6 +60,22 @@ pub enum RequestError {
     /// Two requests want one interface name.
     #[error("interface {0} is asked for twice; give one of them another name")]
     DuplicateInterface(IfName),
+    /// Two requests want one address of one network.
+    #[error("address {ip} of network {network} is asked for twice; ask for it once")]
+    DuplicateAddress {
+        /// The network.
+        network: String,
+        /// The address as it is written the second time.
+        ip: String,
+    },
+    /// Two requests want one hardware address on one network.
+    #[error("mac {mac} is asked for twice on network {network}; give one of them another")]
+    DuplicateMac {
+        /// The network.
+        network: String,
+        /// The hardware address.
+        mac: Mac,
+    },
     /// More networks than a pod may have.
     #[error("{0} networks are asked for, at most {MAX_ATTACHMENTS} are possible")]
     TooMany(usize),
@@ -88,11 +107,46 @@ fn check_set(requests: &[Request]) -> Result<(), RequestError> {
     if requests.len() > MAX_ATTACHMENTS {
         return Err(RequestError::TooMany(requests.len()));
     }
-    let mut names = std::collections::BTreeSet::new();
+    let mut names = BTreeSet::new();
     match requests.iter().filter_map(|request| request.interface.as_ref()).find(|name| !names.insert(*name)) {
         Some(name) => Err(RequestError::DuplicateInterface(name.clone())),
-        None => Ok(()),
+        None => check_values(requests),
     }
+}
+
+fn check_values(requests: &[Request]) -> Result<(), RequestError> {
+    let (mut ips, mut macs) = (BTreeSet::new(), BTreeSet::new());
+    for request in requests {
+        let network = &request.network;
+        if let Some(ip) = request.ips.iter().find(|ip| !ips.insert((network, address_of(ip)))) {
+            return Err(RequestError::DuplicateAddress { network: network.clone(), ip: ip.clone() });
+        }
+        if let Some(mac) = request.mac.filter(|mac| !macs.insert((network, *mac))) {
+            return Err(RequestError::DuplicateMac { network: network.clone(), mac });
+        }
+    }
+    Ok(())
+}
+
+/// The address without its prefix length; a text that is no address was refused before.
+fn address_of(text: &str) -> Option<IpAddr> {
+    text.parse::<IpAddr>().ok().or_else(|| text.parse::<Cidr>().ok().map(|cidr| cidr.addr()))
+}
+
+/// What a pod asks for and what the snapshot of its selectors adds: a network that is asked for is not selected again.
+///
+/// # Errors
+/// The annotation that cannot be read, with its problem.
+pub fn merge(
+    requested: Option<&str>,
+    selected: Option<&str>,
+) -> Result<Vec<Request>, (&'static str, RequestError)> {
+    let read = |name, value: Option<&str>| parse(value.unwrap_or_default()).map_err(|error| (name, error));
+    let mut requests = read(NETWORKS_ANNOTATION, requested)?;
+    let selected = read(SELECTED_ANNOTATION, selected)?;
+    let asked: BTreeSet<String> = requests.iter().map(|request| request.network.clone()).collect();
+    requests.extend(selected.into_iter().filter(|request| !asked.contains(&request.network)));
+    Ok(requests)
 }
 
 fn parse_text(value: &str) -> Result<Vec<Request>, RequestError> {
@@ -183,7 +237,7 @@ impl Element {
 const NO_NAMESPACE: &str = "a Network has no namespace; write only its name";
 
 fn is_address(text: &str) -> bool {
-    text.parse::<std::net::IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
+    address_of(text).is_some()
 }
 
 fn network_name(name: &str) -> Result<String, String> {
@@ -293,6 +347,27 @@ mod tests {
             error("a@net1,b@net1"),
             "interface net1 is asked for twice; give one of them another name"
         );
+    }
+
+    #[test]
+    fn one_address_cannot_be_asked_for_twice_on_one_network() {
+        assert_eq!(
+            error(r#"[{"name":"a","ips":["10.0.0.7"]},{"name":"a","ips":["10.0.0.7/24"]}]"#),
+            "address 10.0.0.7/24 of network a is asked for twice; ask for it once"
+        );
+        let mac = r#"[{"name":"a","mac":"02:00:00:00:00:01"},{"name":"a","mac":"02:00:00:00:00:01"}]"#;
+        assert_eq!(
+            error(mac),
+            "mac 02:00:00:00:00:01 is asked for twice on network a; give one of them another"
+        );
+        assert!(parse(r#"[{"name":"a","ips":["10.0.0.7"]},{"name":"b","ips":["10.0.0.7"]}]"#).is_ok());
+    }
+
+    #[test]
+    fn a_network_that_is_asked_for_is_not_selected_again() {
+        let merged = merge(Some("b"), Some(r#"[{"name":"a"},{"name":"b"}]"#)).unwrap();
+        assert_eq!(merged.into_iter().map(|request| request.network).collect::<Vec<_>>(), ["b", "a"]);
+        assert_eq!(merge(None, Some("?")).unwrap_err().0, "fairlead.dev/selected");
     }
 
     #[test]

@@ -53,6 +53,18 @@ impl Addresses {
         self.0.iter().any(|(first, last)| (*first..=*last).contains(&bits))
     }
 
+    /// The first address from `bits` on that is not in the set; `None` if there is none.
+    pub fn next_outside(&self, bits: u128) -> Option<u128> {
+        let mut at = bits;
+        for (first, last) in self.0.iter().skip_while(|(_, last)| *last < bits) {
+            if at < *first {
+                break;
+            }
+            at = last.checked_add(1)?;
+        }
+        Some(at)
+    }
+
     /// Whether every address of the CIDR is in the set. It must be of the set's family.
     pub fn covers(&self, cidr: &Cidr) -> bool {
         let (first, last) = bounds(cidr);
@@ -83,6 +95,20 @@ impl AdmittedRange {
         Addresses::unusable(self.cidr, self.gateway, &self.exclude)
     }
 
+    /// The lowest address that can be handed out and that `taken` does not name; costs a look-up per taken address.
+    pub fn lowest_free(&self, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let (unusable, (first, last)) = (self.unusable(), bounds(&self.cidr));
+        let mut at = first;
+        loop {
+            at = unusable.next_outside(at).filter(|at| *at <= last)?;
+            let address = grid::from_bits(self.cidr.addr(), at);
+            if !taken(address) {
+                return Some(address);
+            }
+            at = at.checked_add(1)?;
+        }
+    }
+
     /// How many of its blocks have an address that can be handed out; saturates at `u64::MAX`.
     pub fn usable_blocks(&self) -> u64 {
         let host_bits = if self.cidr.is_ipv6() { 128 } else { 32 } - u32::from(self.block_prefix);
@@ -106,7 +132,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::network::RangeState;
+    use crate::network::{RangeState, RangeUse};
 
     fn cidr(text: &str) -> Cidr {
         text.parse().unwrap()
@@ -118,6 +144,7 @@ mod tests {
             block_prefix,
             gateway: gateway.map(|ip| ip.parse().unwrap()),
             exclude: exclude.iter().map(|text| cidr(text)).collect(),
+            usage: RangeUse::Pods,
             state: RangeState::Admitted,
             scarce: false,
             full: false,
@@ -142,6 +169,17 @@ mod tests {
         assert_eq!(range("10.0.0.0/31", 32, None, &[]).usable_blocks(), 2);
         assert_eq!(range("10.0.0.0/30", 32, None, &[]).usable_blocks(), 2);
         assert_eq!(range("fd00::/126", 128, None, &[]).usable_blocks(), 3);
+    }
+
+    #[test]
+    fn the_lowest_free_address_is_found_in_a_range_of_any_size() {
+        let range = range("fd00::/64", 128, Some("fd00::1"), &["fd00::4/126", "fd00:0:0:0:8000::/65"]);
+        let taken = |few: &'static [&'static str]| move |a: IpAddr| few.iter().any(|t| t.parse() == Ok(a));
+        let free = |few| range.lowest_free(taken(few)).map(|address| address.to_string());
+        assert_eq!(free(&[]).unwrap(), "fd00::2");
+        assert_eq!(free(&["fd00::2", "fd00::3"]).unwrap(), "fd00::8");
+        let small = super::tests::range("10.0.0.0/30", 32, Some("10.0.0.1"), &[]);
+        assert_eq!(small.lowest_free(taken(&["10.0.0.2"])), None);
     }
 
     #[test]

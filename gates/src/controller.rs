@@ -6,6 +6,7 @@
 //!  Networks, blocks --\                    ranges, users, admit, compile, hold -> networks
 //!  Nodes, NodeNetworks -->  slim copies -> resource, taint, startup, node_patch -> nodes
 //!  unscheduled pods  --/                   scheduling, waits -------------------> pods
+//!                                          grant -------------------------------> reserved
 //!                                          lost --------------------------------> lost_nodes, uninstall
 //! ```
 //! A driver looks at everything again after each change and writes only what differs. All writes go through
@@ -19,6 +20,7 @@ pub mod cache;
 pub mod compile;
 pub mod election;
 pub mod events;
+pub mod grant;
 pub mod hold;
 pub mod http;
 pub mod island;
@@ -35,6 +37,7 @@ mod pods;
 pub mod probe;
 pub mod ranges;
 mod remains;
+mod reserved;
 pub mod resource;
 mod run;
 pub mod scheduling;

@@ -58,6 +58,9 @@ async fn works(env: &Env, text: &str) -> Result<()> {
     for deployment in created(&applied, "deployment.apps/") {
         env.wait_rollout(deployment, SOON).await?;
     }
+    for set in created(&applied, "statefulset.apps/") {
+        env.kubectl(&["rollout", "status", &format!("statefulset/{set}"), "--timeout=60s"]).await?;
+    }
     for pod in created(&applied, "pod/") {
         env.kubectl(&["wait", "pod", pod, "--for=condition=Ready", "--timeout=40s"]).await?;
     }

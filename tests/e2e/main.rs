@@ -23,6 +23,7 @@ mod install;
 mod nri;
 mod policy;
 mod probe;
+mod reserved;
 mod scheduling;
 mod traces;
 mod trial;
@@ -73,6 +74,7 @@ fn cases() -> Vec<Case> {
         hotplug::cases(),
         examples::cases(),
         capacity::cases(),
+        reserved::cases(),
         confinement::cases(),
         policy::cases(),
         nri::cases(),

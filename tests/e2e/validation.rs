@@ -74,8 +74,9 @@ async fn pod_networks(env: Arc<Env>) -> Result<()> {
 
 async fn ip_blocks(env: Arc<Env>) -> Result<()> {
     let server = server(&env, "IPBlock").await?;
-    let specimens = specimen::ip_block(&server, &env.space());
-    let rows: Vec<_> = machine::ip_block().into_iter().chain(edits::ip_block()).collect();
+    let space = env.space();
+    let specimens = specimen::ip_block(&server, &space);
+    let rows: Vec<_> = machine::ip_block(&space).into_iter().chain(edits::ip_block(&space)).collect();
     every_rule::<IPBlock>(&server, &specimens.objects[0], &rows, &specimens).await
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use fairlead_crds::ip_block::{Conflict, Held, Quarantined};
-use fairlead_crds::network::AdmittedRange;
+use fairlead_crds::network::{AdmittedRange, RangeUse};
 use fairlead_crds::pod_network::HeldAddress;
 use fairlead_crds::usable::Addresses;
 use fairlead_crds::{Cidr, IPBlock, IfName, Ip, grid};
@@ -12,7 +12,7 @@ use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Counts;
+use super::{Counts, Turn};
 
 mod conflicts;
 
@@ -38,10 +38,12 @@ pub struct Block {
     pub network_uid: String,
     /// Its addresses.
     pub cidr: Cidr,
+    /// The turn that this node was given of a reserved address; `None` for blocks that it claimed itself.
+    pub turn: Option<Turn>,
     range: Option<(Cidr, Addresses)>,
     used: BTreeMap<IpAddr, Owner>,
     quarantined: BTreeMap<IpAddr, Quarantined>,
-    held: BTreeMap<IpAddr, Held>,
+    pub(super) held: BTreeMap<IpAddr, Held>,
     conflicts: BTreeMap<IpAddr, Conflict>,
     cursor: u128,
     /// Nothing was free at the last look, and nothing is before that time unless something is given back.
@@ -57,6 +59,7 @@ impl Block {
             network: block.spec.network.clone(),
             network_uid: block.spec.network_uid.clone(),
             cidr: block.spec.cidr,
+            turn: Turn::of(block),
             range: None,
             used: BTreeMap::new(),
             quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
@@ -72,7 +75,21 @@ impl Block {
         self.full_until = None;
     }
 
+    /// What the range of the block is for.
+    pub(super) fn usage(&self) -> RangeUse {
+        if self.turn.is_some() { RangeUse::Reserved } else { RangeUse::Pods }
+    }
+
+    pub(super) fn close_turn(&mut self) {
+        self.turn.iter_mut().for_each(|turn| turn.closed = true);
+    }
+
     pub(super) fn keep_holders(&mut self, old: Self) {
+        let number = |turn: &Option<Turn>| turn.as_ref().map(|turn| turn.number);
+        if number(&self.turn) != number(&old.turn) {
+            return;
+        }
+        self.turn = old.turn;
         self.used = old.used;
         self.quarantined.extend(old.quarantined);
         self.conflicts.extend(old.conflicts);
@@ -105,7 +122,8 @@ impl Block {
     pub(super) fn restore(&mut self, address: IpAddr, owner: &Owner) -> bool {
         let free = self.used.get(&address).is_none_or(|holder| holder == owner);
         let kept = self.held.get(&address).is_none_or(|held| held.pod_uid == owner.uid);
-        let mine = self.cidr.0.contains(&address) && free && kept;
+        let turn = self.turn.as_ref().is_none_or(|turn| turn.pod_uid == owner.uid);
+        let mine = self.cidr.0.contains(&address) && free && kept && turn;
         if mine {
             self.held.remove(&address);
             self.used.insert(address, owner.clone());

@@ -72,7 +72,7 @@ impl Ipam {
         let mut idle: Vec<(Option<usize>, &Block)> = self
             .blocks
             .values()
-            .filter(|block| block.can_go(now))
+            .filter(|block| block.turn.is_none() && block.can_go(now))
             .map(|block| (self.rank(block), block))
             .collect();
         idle.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));

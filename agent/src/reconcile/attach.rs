@@ -6,19 +6,16 @@ use std::time::Duration;
 
 use fairlead_crds::network::Route;
 use fairlead_crds::pod_network::{Attachment, SandboxRef};
-use fairlead_crds::{IfName, Ip, Network, Reason, names};
-use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use fairlead_crds::{IPBlock, IfName, Ip, Network, Reason, names};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::probe::Verdict;
 use super::{Agent, RESYNC, RoundError, announce};
 use crate::bring::{self, Brought, Order};
-use crate::capacity;
 use crate::clock::Clock;
 use crate::intent::{self, Intent, Problem, Wanted, World};
-use crate::ipam::{self, Exhausted, Family};
+use crate::ipam;
 use crate::model::{Pod, Record};
 use crate::plan::WantedInterface;
 use crate::queue::Next;
@@ -26,6 +23,10 @@ use crate::sandbox::Sandbox;
 use crate::status::{Attached, Progress};
 use crate::view::Inner;
 
+mod take;
+
+/// How soon to look whether a reserved address has been given.
+const SOON: Duration = Duration::from_millis(300);
 /// How long a sandbox may be missing before the record says so: usually it comes within that time.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -37,7 +38,8 @@ impl Agent {
             None if self.adopt(&pod).await? => None,
             None => return Ok(Next::After(RESYNC)),
         };
-        let (attachments, lost) = self.allocate(&pod, record.as_ref(), &wanted, &mut problems);
+        let granted = self.find_granted(&pod, record.as_ref(), &wanted).await?;
+        let (attachments, lost) = self.allocate(&pod, record.as_ref(), &wanted, &granted, &mut problems);
         let record = self.write_ahead(&pod, record, attachments).await?;
         let verdict = self.probe(&pod, &record).await?;
         if verdict == Verdict::Taken {
@@ -65,7 +67,7 @@ impl Agent {
 
     /// What the record holds but the pod does not want any more: link cut, address into quarantine, then out of the record.
     async fn detach_unwanted(&self, record: Record, wanted: &[Wanted]) -> Result<Record, RoundError> {
-        let is_wanted = |attachment: &Attachment| wanted.contains(&Wanted::from(attachment));
+        let is_wanted = |attachment: &Attachment| wanted.iter().any(|want| want.is(attachment));
         let (kept, gone): (Vec<_>, Vec<_>) = record.spec.attachments.iter().cloned().partition(is_wanted);
         if gone.is_empty() {
             return Ok(record);
@@ -81,7 +83,23 @@ impl Agent {
         let record = self.records.set_attachments(&record, kept).await?;
         self.metrics.api_write("record");
         self.keep_record(record.clone());
+        self.end_turns(&record.key.uid, &gone).await;
         Ok(record)
+    }
+
+    /// What the controller has granted the pod, if it asks for a reserved address that its record has not.
+    async fn find_granted(
+        &self,
+        pod: &Pod,
+        record: Option<&Record>,
+        wanted: &[Wanted],
+    ) -> Result<Vec<IPBlock>, RoundError> {
+        let held = record.map_or(&[][..], |record| &record.spec.attachments);
+        let missing = |want: &Wanted| !want.asks.is_empty() && !held.iter().any(|one| want.is(one));
+        if wanted.iter().any(missing) {
+            return Ok(self.reserved.find(&pod.key).await?);
+        }
+        Ok(Vec::new())
     }
 
     /// What the pod shall hold: what its record holds, and new addresses for the rest as far as there are any. Also the
@@ -91,13 +109,14 @@ impl Agent {
         pod: &Pod,
         record: Option<&Record>,
         wanted: &[Wanted],
+        granted: &[IPBlock],
         problems: &mut Vec<Problem>,
     ) -> (Vec<Attachment>, Vec<IfName>) {
         let held = record.map_or(&[][..], |record| &record.spec.attachments);
         let (mut attachments, mut lost) = (Vec::with_capacity(wanted.len()), Vec::new());
         let mut view = self.view.lock();
         for want in wanted {
-            let kept = held.iter().find(|attachment| Wanted::from(*attachment) == *want);
+            let kept = held.iter().find(|attachment| want.is(attachment));
             match kept.filter(|attachment| !give_up_taken(&mut view, pod, attachment, &self.clock)) {
                 Some(attachment) => {
                     if let Err(problem) = keep(&mut view, &pod.key.uid, attachment) {
@@ -106,7 +125,7 @@ impl Agent {
                     }
                     attachments.push(attachment.clone());
                 }
-                None => match take(&mut view, pod, want, &attachments, &self.clock) {
+                None => match take::take(&mut view, pod, want, &attachments, granted, &self.clock) {
                     Ok(attachment) => attachments.push(attachment),
                     Err(problem) => problems.push(problem),
                 },
@@ -340,85 +359,6 @@ fn keep(view: &mut Inner, uid: &str, attachment: &Attachment) -> Result<(), Prob
     })
 }
 
-/// New addresses for one interface.
-fn take(
-    view: &mut Inner,
-    pod: &Pod,
-    want: &Wanted,
-    taken: &[Attachment],
-    clock: &Clock,
-) -> Result<Attachment, Problem> {
-    let now = clock.now();
-    check_promise(view, pod, want, taken, now)?;
-    let owner = ipam::owner(&pod.key.uid, &want.interface);
-    let has_ipam = view.networks.get(&want.network).is_some_and(|network| network.spec.ipam.is_some());
-    let addresses = view
-        .ipam
-        .allocate(&want.network, &owner, now)
-        .map_err(|exhausted| no_address(&want.network, exhausted, clock))?;
-    if has_ipam && addresses.is_empty() {
-        let message =
-            format!("network {} has no range that blocks may be claimed from; see its status", want.network);
-        return Err(Problem::new(Reason::NoAddresses, message));
-    }
-    let mac = intent::mac(&pod.key.uid, &want.interface);
-    let Wanted { network, network_uid, interface } = want.clone();
-    let at = clock.wall();
-    let since = Some(Time(at.round(jiff::Unit::Second).unwrap_or(at)));
-    Ok(Attachment { network, network_uid, interface, mac, addresses, since })
-}
-
-/// An attachment that the scheduler was not asked for must leave an address for every one it was.
-fn check_promise(
-    view: &Inner,
-    pod: &Pod,
-    want: &Wanted,
-    taken: &[Attachment],
-    now: Timestamp,
-) -> Result<(), Problem> {
-    let promised = pod.promised.get(&want.network).copied().unwrap_or(0);
-    let before = taken.iter().filter(|attachment| attachment.network == want.network).count() as u64;
-    let Some(pool) = view.ipam.pool(&want.network).filter(|_| before >= promised) else {
-        return Ok(());
-    };
-    let counts = view.ipam.counts(&want.network, now).unwrap_or_default();
-    let usage = capacity::usage(&want.network, view.pods_with_records());
-    if counts.free == 0 || capacity::may_hotplug(pool, counts, usage) {
-        // Without any free address the allocation itself says so, and until when.
-        return Ok(());
-    }
-    let message = format!(
-        "network {}: all {} free addresses of this node are promised to the scheduler",
-        want.network, counts.free
-    );
-    Err(Problem::new(Reason::HotplugNoCapacity, message))
-}
-
-fn no_address(network: &str, exhausted: Exhausted, clock: &Clock) -> Problem {
-    let family = if exhausted.family == Family::V4 { "IPv4" } else { "IPv6" };
-    match exhausted.until.map(|until| clock.shown(until)) {
-        Some(until) => {
-            let until = until.round(jiff::Unit::Second).unwrap_or(until);
-            let message = format!(
-                "network {network} has no free {family} address on this node before {until}: the rest is in quarantine"
-            );
-            Problem::new(Reason::QuarantinedUntil, message)
-        }
-        None if exhausted.at_limit => {
-            let message = format!(
-                "network {network} has no free {family} address on this node, which owns as many blocks as ipam.maxBlocksPerNode allows"
-            );
-            Problem::new(Reason::BlockLimit, message)
-        }
-        None => {
-            let message = format!(
-                "network {network} has no free {family} address for this node; delete pods that use it or add a range"
-            );
-            Problem::new(Reason::NoAddresses, message)
-        }
-    }
-}
-
 fn interface(
     uid: &str,
     attachment: &Attachment,
@@ -458,7 +398,9 @@ fn interface(
 
 fn gateway(network: &Network, address: std::net::IpAddr) -> Option<Ip> {
     let ranges = network.status.iter().flat_map(|status| &status.ranges);
-    ranges.into_iter().find(|range| range.cidr.0.contains(&address))?.gateway
+    let around = ranges.filter(|range| range.cidr.0.contains(&address) && range.gateway.is_some());
+    // A reserved range may have been cut out of another one, whose gateway it shares unless it names its own.
+    around.max_by_key(|range| range.cidr.0.prefix_len())?.gateway
 }
 
 /// The namespace in which the record's status says that everything is as it is wanted now: a difference there is a repair.
@@ -502,6 +444,7 @@ fn next_after(problems: &[Problem]) -> Next {
             | Reason::NamespaceNotAllowed
             | Reason::NetworkNotOnNode,
         ) => Next::After(Duration::from_secs(30)),
+        Some(Reason::AwaitingAddress) => Next::After(SOON),
         Some(_) => Next::After(Duration::from_secs(1)),
     }
 }

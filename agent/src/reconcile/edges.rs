@@ -15,6 +15,7 @@ use crate::net::Net;
 use crate::nri::Waits;
 use crate::queue::Queue;
 use crate::record::Records;
+use crate::reserved::Reserved;
 use crate::sandbox::{Namespaces, Sandboxes};
 use crate::view::View;
 
@@ -50,6 +51,7 @@ impl Agent {
         Self {
             bridges: Arc::new(Bridges::new(Arc::clone(&net), Arc::clone(&view))),
             records: Records::new(client.clone(), &node, clock.clone()),
+            reserved: Reserved::new(client.clone(), &node, Arc::clone(&view), clock.clone()),
             events: Events::new(client, &node),
             blocks: Arc::new(blocks),
             queue: Queue::default(),

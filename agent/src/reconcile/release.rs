@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use fairlead_crds::Ip;
+use fairlead_crds::pod_network::Attachment;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -67,6 +68,29 @@ impl Agent {
         done.is_ok()
     }
 
+    /// After the record: what it held of reserved addresses goes to the next pod of the claim. What cannot be written now
+    /// is written later.
+    pub(super) async fn end_turns(&self, uid: &str, gone: &[Attachment]) {
+        {
+            let mut view = self.view.lock();
+            for attachment in gone {
+                let owner = ipam::owner(uid, &attachment.interface);
+                view.ipam.close_turns(&attachment.addresses, &owner);
+            }
+        }
+        for attachment in gone {
+            for address in attachment.addresses.iter().map(|held| held.address.addr()) {
+                let is_reserved = self.view.lock().ipam.is_reserved(address);
+                if is_reserved {
+                    self.forget_address(&attachment.network, address).await;
+                }
+            }
+        }
+        if let Err(error) = self.reserved.end_closed().await {
+            warn!(%error, "a reserved address is released later");
+        }
+    }
+
     /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat.
     async fn give_up(&self, record: &Record) -> Result<(), RoundError> {
         let links = Self::host_links(record);
@@ -77,6 +101,7 @@ impl Agent {
         }
         self.records.remove(record).await?;
         self.metrics.api_write("remove");
+        self.end_turns(&record.key.uid, &record.spec.attachments).await;
         Ok(())
     }
 }

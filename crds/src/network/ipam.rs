@@ -39,7 +39,8 @@ pub struct Ipam {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 65536), extend("format" = "int32"))]
     pub max_blocks_per_node: Option<u32>,
-    /// What an address is bound to. Only `None` is built.
+    /// What an address is bound to: `StatefulSet` gives every pod of a `StatefulSet` an address of a `Reserved` range that
+    /// it keeps.
     #[serde(default)]
     pub identity: Identity,
     /// Whether it is asked on the wire before an address is used if someone has it already: `None`, or how long to listen for an answer, 30ms to 300ms. Asked three times within that time, by ARP and neighbour discovery.
@@ -76,7 +77,8 @@ pub enum Identity {
     /// The pod.
     #[default]
     None,
-    /// The ordinal of a `StatefulSet`. Not built yet.
+    /// The ordinal of a `StatefulSet`: its pods of one name get the same address, on whatever node. Other pods get one of
+    /// the other ranges.
     StatefulSet,
 }
 
@@ -102,7 +104,9 @@ pub enum Identity {
         .message("must be at least the prefix length of cidr").field_path(".blockPrefix"),
     validation = Rule::new("!has(self.blockPrefix) || (self.cidr.contains(':') ? self.blockPrefix >= 118 && self.blockPrefix <= 128 : self.blockPrefix >= 22 && self.blockPrefix <= 32)")
         .message("must be 22 to 32 for IPv4 and 118 to 128 for IPv6: a block has at most 1024 addresses").field_path(".blockPrefix"),
-    validation = Rule::new("!isCIDR(self.cidr) || [self.cidr.contains(':') ? (cidr(self.cidr).prefixLength() >= 122 ? 128 : 124) : (cidr(self.cidr).prefixLength() >= 26 ? 32 : 28)].all(d, self.?blockPrefix.orValue(d) == oldSelf.?blockPrefix.orValue(d))")
+    validation = Rule::new("self.use != 'Reserved' || !has(self.blockPrefix) || self.blockPrefix == (self.cidr.contains(':') ? 128 : 32)")
+        .message("the addresses of a Reserved range are granted one by one; remove blockPrefix").field_path(".blockPrefix"),
+    validation = Rule::new("self.use == 'Reserved' || !isCIDR(self.cidr) || [self.cidr.contains(':') ? (cidr(self.cidr).prefixLength() >= 122 ? 128 : 124) : (cidr(self.cidr).prefixLength() >= 26 ? 32 : 28)].all(d, self.?blockPrefix.orValue(d) == oldSelf.?blockPrefix.orValue(d))")
         .message("the blockPrefix of a range cannot be changed; remove the range, wait until it is drained, then add it again").field_path(".blockPrefix"),
     validation = Rule::new("self.use == oldSelf.use")
         .message("the use of a range cannot be changed; remove the range, wait until it is drained, then add it again").field_path(".use")
@@ -117,7 +121,8 @@ pub struct Range {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub exclude: Vec<Cidr>,
-    /// Prefix length of the blocks that nodes claim. Default: /28 and /124; /32 and /128 in ranges of 64 addresses or fewer.
+    /// Prefix length of the blocks that nodes claim. Default: /28 and /124; /32 and /128 in ranges of 64 addresses or fewer
+    /// and in `Reserved` ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 128), extend("format" = "int32"))]
     pub block_prefix: Option<u8>,
@@ -132,7 +137,7 @@ pub enum RangeUse {
     /// To any pod that asks for the network.
     #[default]
     Pods,
-    /// Only by value, to a named claim. Not built yet.
+    /// One by one, to pods that ask by value (`allowStatic`) or whose `StatefulSet` keeps them (`identity`).
     Reserved,
 }
 
@@ -156,9 +161,12 @@ pub struct Route {
 }
 
 impl Range {
-    /// The prefix length of the range's blocks: the one asked for or the default for its size.
+    /// The prefix length of the range's blocks: the one asked for or the default for its size; single addresses if reserved.
     pub fn block_prefix(&self) -> u8 {
         let (bits, default) = if self.cidr.is_ipv6() { (128, 124) } else { (32, 28) };
+        if self.usage == RangeUse::Reserved {
+            return bits;
+        }
         let small = bits - self.cidr.0.prefix_len() <= 6;
         self.block_prefix.unwrap_or(if small { bits } else { default })
     }
@@ -191,6 +199,14 @@ mod tests {
             ("fd00::/122", 128),
         ] {
             assert_eq!(range(cidr).block_prefix(), prefix, "{cidr}");
+        }
+    }
+
+    #[test]
+    fn reserved_addresses_are_granted_one_by_one_however_large_their_range() {
+        for (cidr, prefix) in [("10.0.0.0/16", 32), ("fd00::/64", 128)] {
+            let range = Range { usage: RangeUse::Reserved, ..range(cidr) };
+            assert_eq!(range.block_prefix(), prefix, "{cidr}");
         }
     }
 }

@@ -5,6 +5,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ipam::RangeUse;
 use crate::address::{Cidr, Ip};
 
 /// What the controller admitted: agents act on this, not on the spec's ranges.
@@ -63,6 +64,9 @@ pub struct AdmittedRange {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub exclude: Vec<Cidr>,
+    /// How its addresses are handed out; never changes in an entry.
+    #[serde(default, rename = "use")]
+    pub usage: RangeUse,
     /// Whether blocks may be claimed.
     pub state: RangeState,
     /// Few unclaimed blocks are left: a node claims one only when it has no free address.

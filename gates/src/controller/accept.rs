@@ -2,7 +2,7 @@
 //!
 //! What is not built is refused by name, never ignored.
 
-use fairlead_crds::network::{Gateway, Identity, RangeUse};
+use fairlead_crds::network::Gateway;
 use fairlead_crds::{NetworkSpec, Reason};
 
 /// Why a Network is not accepted, in one word and one sentence.
@@ -17,30 +17,19 @@ pub fn unsupported(spec: &NetworkSpec) -> Option<Refusal> {
             format!("this version does not have the driver {driver}"),
         ));
     }
-    let field =
-        fields(spec).into_iter().find_map(|(set, path)| set.then_some(path)).or_else(|| reserved(spec))?;
+    let field = fields(spec).into_iter().find_map(|(set, path)| set.then_some(path))?;
     Some((Reason::FieldNotYetSupported, format!("this version does not have spec.{field}")))
 }
 
-fn fields(spec: &NetworkSpec) -> [(bool, String); 7] {
+fn fields(spec: &NetworkSpec) -> [(bool, &'static str); 5] {
     let bridge = |test: fn(&fairlead_crds::network::Bridge) -> bool| spec.bridge.as_ref().is_some_and(test);
-    let ipam = |test: fn(&fairlead_crds::network::Ipam) -> bool| spec.ipam.as_ref().is_some_and(test);
     [
         (bridge(|b| b.uplink.vxlan.is_some()), "bridge.uplink.vxlan"),
         (bridge(|b| b.uplink.vlan.is_some()), "bridge.uplink.vlan"),
         (bridge(|b| b.gateway == Gateway::Node), "bridge.gateway: Node"),
         (bridge(|b| b.masquerade), "bridge.masquerade"),
         (bridge(|b| b.anti_spoof), "bridge.antiSpoof"),
-        (spec.allow_static, "allowStatic"),
-        (ipam(|i| i.identity != Identity::None), "ipam.identity"),
     ]
-    .map(|(set, path)| (set, path.to_owned()))
-}
-
-fn reserved(spec: &NetworkSpec) -> Option<String> {
-    let ranges = spec.ipam.iter().flat_map(|ipam| &ipam.ranges);
-    let reserved = ranges.enumerate().find(|(_, range)| range.usage == RangeUse::Reserved);
-    reserved.map(|(index, _)| format!("ipam.ranges[{index}].use: Reserved"))
 }
 
 #[cfg(test)]
@@ -67,6 +56,7 @@ mod tests {
             json!({ "hold": "Nri" }),
             json!({ "unheld": "Evict" }),
             json!({ "ipam": { "probe": "300ms" } }),
+            json!({ "allowStatic": true, "ipam": { "identity": "StatefulSet", "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }),
             json!({ "bridge": { "uplink": { "none": null, "interface": "eth1" } } }),
         ] {
             assert_eq!(check(&edit), None, "{edit}");
@@ -101,12 +91,6 @@ mod tests {
             (json!({ "bridge": { "gateway": "Node" } }), "spec.bridge.gateway: Node"),
             (json!({ "bridge": { "masquerade": true } }), "spec.bridge.masquerade"),
             (json!({ "bridge": { "antiSpoof": true } }), "spec.bridge.antiSpoof"),
-            (json!({ "allowStatic": true }), "spec.allowStatic"),
-            (json!({ "ipam": { "identity": "StatefulSet" } }), "spec.ipam.identity"),
-            (
-                json!({ "ipam": { "ranges": [{ "cidr": "10.0.0.0/24", "use": "Reserved" }] } }),
-                "spec.ipam.ranges[0].use: Reserved",
-            ),
         ] {
             let (reason, message) = check(&edit).unwrap();
             assert_eq!(reason, Reason::FieldNotYetSupported, "{edit}");

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use fairlead_crds::ip_block::Released;
 use fairlead_crds::{IPBlock, IPBlockStatus, NodeNetwork, PodNetwork, names};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -61,7 +63,8 @@ impl LostNodes {
         let held = remains::leases(&self.caller).await?;
         let mut nodes = self.with_records.clone();
         nodes.extend(view.offers.all().iter().map(|offer| offer.node.clone()));
-        nodes.extend(view.blocks.all().iter().map(|block| block.node.clone()));
+        let owners = view.blocks.all().into_iter().map(|block| block.node.clone());
+        nodes.extend(owners.filter(|node| !node.is_empty()));
         self.leases.observe(&held, &nodes, Instant::now().into_std());
         for node in held.keys().chain(&nodes).collect::<BTreeSet<_>>() {
             if !self.leases.is_silent(node, self.grace, Instant::now().into_std()) {
@@ -156,6 +159,10 @@ impl LostNodes {
             return Ok(());
         };
         let (status, pod_uid) = (block.status.clone().unwrap_or_default(), &record.spec.pod_uid);
+        // The turn of a reserved address ends with its node's blocks; whoever comes next is of the same claim.
+        if block.spec.claim.is_some() && fate == Fate::Release {
+            return Ok(());
+        }
         let wanted = if fate == Fate::Hold {
             let pod = format!("{}/{}", record.namespace().unwrap_or_default(), record.spec.pod_name);
             lost::hold(&status, addresses, &pod, pod_uid, Timestamp::now())
@@ -200,6 +207,10 @@ impl LostNodes {
             kept.iter().flat_map(|record| lost::addresses(record).into_keys().map(|(_, uid)| uid)).collect();
         for block in &blocks {
             let (uid, status) = (block.uid().unwrap_or_default(), block.status.clone().unwrap_or_default());
+            if block.spec.claim.is_some() {
+                self.end_turn(block, used.contains(&uid)).await?;
+                continue;
+            }
             let freed = lost::free_held(&status, until(block, view), Timestamp::now());
             if freed != status {
                 self.write_status(block, &status, &freed).await?;
@@ -208,6 +219,20 @@ impl LostNodes {
             }
         }
         Ok(!blocks.is_empty())
+    }
+
+    /// The node is fenced and no record holds the reserved address: its turn is over, and what was held on it is free.
+    async fn end_turn(&self, block: &IPBlock, used: bool) -> Result<(), CallError> {
+        let Some(holder) = block.open_turn().filter(|_| !used) else { return Ok(()) };
+        let (api, name): (Api<IPBlock>, _) = (Api::all(self.caller.client.clone()), block.name_any());
+        let released = Released { turn: holder.turn, at: Time(Timestamp::now()) };
+        let status = serde_json::json!({ "released": released, "held": [], "quarantined": [] });
+        let (patch, params) =
+            (status_patch(&block.resource_version().unwrap_or_default(), &status), PatchParams::default());
+        let call = api.patch_status(&name, &params, &patch);
+        self.caller.write(Verb::Patch, Kind::IPBlock, &name, call).await?;
+        info!(block = name, node = block.spec.node_name, "turn of a reserved address on a lost node ended");
+        Ok(())
     }
 
     /// An agent that comes back sees the deletion before the block can be claimed by another node.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use fairlead_crds::ip_block::{Claim, Holder};
 use fairlead_crds::node_network::NetworkOnNode;
-use fairlead_crds::{Cidr, ConditionType, IPBlock, NodeHold, NodeNetwork, names};
+use fairlead_crds::{Cidr, ConditionType, IPBlock, NodeHold, NodeNetwork, names, reserved};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -148,11 +149,54 @@ pub struct Block {
     pub node: String,
     /// Its addresses.
     pub cidr: Cidr,
+    /// What there is to know of a reserved address; `None` for a block of a node.
+    pub reserved: Option<Reserved>,
+}
+
+/// What is read of the block of a reserved address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reserved {
+    /// UID of the object.
+    pub uid: String,
+    /// Resource version, by which a write is refused once someone else has written.
+    pub resource_version: String,
+    /// Whose address it is.
+    pub claim: Claim,
+    /// The pod that holds it, or held it last.
+    pub holder: Option<Holder>,
+    /// Whether the last turn is over, or there was none.
+    pub free: bool,
+    /// When the last turn ended.
+    pub released: Option<Timestamp>,
+    /// Whether it is being deleted.
+    pub terminating: bool,
+    /// Its finalizers.
+    pub finalizers: Vec<String>,
+}
+
+impl Reserved {
+    fn of(object: &IPBlock) -> Option<Self> {
+        let (meta, status) = (&object.metadata, object.status.as_ref());
+        let released = status.and_then(|status| status.released.as_ref());
+        let holder = object.spec.holder.clone();
+        let over = |holder: &Holder| released.is_some_and(|released| released.turn >= holder.turn);
+        Some(Self {
+            uid: meta.uid.clone().unwrap_or_default(),
+            resource_version: meta.resource_version.clone().unwrap_or_default(),
+            claim: object.spec.claim.clone()?,
+            free: holder.as_ref().is_none_or(over),
+            holder,
+            released: released.map(|released| released.at.0),
+            terminating: meta.deletion_timestamp.is_some(),
+            finalizers: meta.finalizers.clone().unwrap_or_default(),
+        })
+    }
 }
 
 impl From<IPBlock> for Block {
     fn from(object: IPBlock) -> Self {
         Self {
+            reserved: Reserved::of(&object),
             name: object.metadata.name.unwrap_or_default(),
             space: object.spec.space,
             network: object.spec.network,
@@ -180,6 +224,8 @@ pub struct WaitingPod {
     pub requested: Option<String>,
     /// The annotation `fairlead.dev/selected`.
     pub selected: Option<String>,
+    /// The `StatefulSet` that it is an ordinal of.
+    pub stateful_set: Option<String>,
     /// Reason and message of our condition on it.
     pub condition: Option<(String, String)>,
     /// Whether the container runtime holds it, so that it needs a strict node.
@@ -208,9 +254,12 @@ impl WaitingPod {
         }
         let conditions = pod.status.unwrap_or_default().conditions.unwrap_or_default();
         let condition = conditions.into_iter().find(|condition| condition.type_ == names::NETWORK_READY);
+        let name = pod.metadata.name?;
+        let owners = pod.metadata.owner_references.unwrap_or_default();
         Some(Self {
             namespace: pod.metadata.namespace?,
-            name: pod.metadata.name?,
+            stateful_set: reserved::stateful_set(&name, &owners),
+            name,
             uid: pod.metadata.uid?,
             resource_version: pod.metadata.resource_version?,
             created: pod.metadata.creation_timestamp.map(|time| time.0),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use fairlead_crds::Network;
-use fairlead_crds::network::{AdmittedRange, RangeState};
+use fairlead_crds::network::{AdmittedRange, RangeState, RangeUse};
 
 use super::model::Block;
 
@@ -44,8 +44,10 @@ impl<'a> Claimed<'a> {
     }
 
     fn in_range(&self, network_uid: &str, range: &AdmittedRange) -> impl Iterator<Item = &&'a Block> {
-        let cidr = range.cidr.0;
-        self.0.get(network_uid).into_iter().flatten().filter(move |block| cidr.contains(&block.cidr.0))
+        let (cidr, reserved) = (range.cidr.0, range.usage == RangeUse::Reserved);
+        let blocks = self.0.get(network_uid).into_iter().flatten();
+        // A reserved range may have been cut out of one for pods.
+        blocks.filter(move |block| cidr.contains(&block.cidr.0) && block.reserved.is_some() == reserved)
     }
 }
 
@@ -92,8 +94,7 @@ pub fn told_unclaimed(told: u64, unclaimed: u64) -> u64 {
 /// `(addresses, unclaimed)` of the admitted ranges of a Network's new status, of the scarcer family each.
 pub fn totals(ranges: &[AdmittedRange]) -> Option<(u64, u64)> {
     let of = |v6: bool| {
-        let ranges =
-            ranges.iter().filter(|range| range.state == RangeState::Admitted && range.cidr.is_ipv6() == v6);
+        let ranges = ranges.iter().filter(|range| is_open(range) && range.cidr.is_ipv6() == v6);
         let one = |range: &AdmittedRange| {
             let blocks = u128::from(range.unclaimed);
             let addresses = range.usable_addresses();
@@ -115,15 +116,24 @@ fn block_bits(range: &AdmittedRange) -> u8 {
 
 fn admitted(network: &Network, v6: bool) -> impl Iterator<Item = &AdmittedRange> {
     let ranges = network.status.iter().flat_map(|status| &status.ranges);
-    ranges.filter(move |range| range.state == RangeState::Admitted && range.cidr.is_ipv6() == v6)
+    ranges.filter(move |range| is_open(range) && range.cidr.is_ipv6() == v6)
+}
+
+/// Whether any pod gets an address of the range.
+fn is_open(range: &AdmittedRange) -> bool {
+    range.state == RangeState::Admitted && range.usage == RangeUse::Pods
 }
 
 /// `(scarce, full)` of a range with that many unclaimed blocks, in a network that exists on `nodes` schedulable nodes.
 ///
 /// Scarce: not every node could take the spare addresses it wants; then a node claims one block at a time, and only
-/// when it has no free address, so that a small range is spread over the nodes instead of taken by the first.
+/// when it has no free address, so that a small range is spread over the nodes instead of taken by the first. Addresses
+/// of a reserved range are granted by number, so it is never scarce.
 pub fn flags(range: &AdmittedRange, unclaimed: u64, nodes: u64) -> (bool, bool) {
     let size = 1u64.checked_shl(block_bits(range).into()).unwrap_or(u64::MAX);
+    if range.usage == RangeUse::Reserved {
+        return (false, unclaimed == 0);
+    }
     let wanted = nodes.saturating_mul(SPARE.div_ceil(size));
     (unclaimed < wanted, unclaimed == 0)
 }
@@ -141,6 +151,7 @@ mod tests {
             block_prefix,
             gateway: None,
             exclude: vec![],
+            usage: RangeUse::Pods,
             state: RangeState::Admitted,
             scarce: false,
             full: false,
@@ -157,6 +168,7 @@ mod tests {
             network_uid: "u".into(),
             node: "node1".into(),
             cidr: cidr.parse().unwrap(),
+            reserved: None,
         }
     }
 

@@ -19,6 +19,7 @@ use super::events::Events;
 use super::metrics::{Kind, Verb};
 use super::model::{NodeOffer, WaitingPod};
 use super::occupancy::{self, Claimed};
+use super::reserved;
 use super::run::Driver;
 use super::scheduling::{self, Why, World};
 use super::view::View;
@@ -168,10 +169,18 @@ fn look_at(view: &View, pods: &[Arc<WaitingPod>]) -> Vec<Found> {
     let strict = hold::has_strict(&nodes.iter().map(AsRef::as_ref).collect::<Vec<_>>());
     let full =
         |name: &str| networks.get(name).is_some_and(|network| occupancy::is_exhausted(network, &claimed));
+    let ungranted = |pod: &WaitingPod| reserved::ungranted(view, pod, &networks);
     let find = |pod: &Arc<WaitingPod>| {
         let labels = view.namespaces.get(&pod.namespace);
         let namespace = labels.as_deref();
-        let world = World { networks: &networks, offers: &offers, namespace, full: &full, strict };
+        let world = World {
+            networks: &networks,
+            offers: &offers,
+            namespace,
+            full: &full,
+            strict,
+            ungranted: &ungranted,
+        };
         let held = scheduling::holds(pod, &world).is_some();
         Found { pod: Arc::clone(pod), held, why: waits::why(pod, &world) }
     };

@@ -45,18 +45,21 @@ pub fn decide(network: &Network, may_grow: bool, ground: &mut Ground<'_>) -> Dec
     let mut decided = Decided::default();
     for range in wanted {
         let have = given().find(|have| have.cidr == range.cidr);
-        match have.filter(|have| have.block_prefix == range.block_prefix()) {
+        match have.filter(|have| is_same(have, range)) {
             Some(have) => decided.keep(network, have, range, ground),
             None if may_grow => decided.admit(network, range, have, given().count(), ground),
             None => decided.leave(range, &current),
         }
     }
-    for range in given().filter(|range| {
-        !wanted.iter().any(|w| w.cidr == range.cidr && w.block_prefix() == range.block_prefix)
-    }) {
+    for range in given().filter(|range| !wanted.iter().any(|w| w.cidr == range.cidr && is_same(range, w))) {
         decided.drain(network, range, ground);
     }
     decided
+}
+
+/// What never changes in an entry: a range that needs another grid or use has to drain first.
+fn is_same(have: &AdmittedRange, range: &Range) -> bool {
+    (have.block_prefix, have.usage) == (range.block_prefix(), range.usage)
 }
 
 impl Decided {
@@ -103,6 +106,7 @@ impl Decided {
             block_prefix: range.block_prefix(),
             gateway: range.gateway,
             exclude: range.exclude.clone(),
+            usage: range.usage,
             state: RangeState::Admitted,
             scarce: false,
             full: false,
@@ -164,8 +168,8 @@ fn obstacle(
 ) -> Option<String> {
     if let Some(old) = draining {
         return Some(format!(
-            "{} still drains with blocks of /{}; it is admitted when they are handed back",
-            claim.cidr, old.block_prefix
+            "{} still drains with blocks of /{} for use: {:?}; it is admitted when they are handed back",
+            claim.cidr, old.block_prefix, old.usage
         ));
     }
     if entries >= MAX_ENTRIES {
@@ -204,6 +208,7 @@ mod tests {
             network_uid: format!("uid-{network}"),
             node: "node1".into(),
             cidr: cidr.parse().unwrap(),
+            reserved: None,
         }
     }
 

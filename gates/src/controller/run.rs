@@ -23,6 +23,7 @@ use super::lost_nodes::LostNodes;
 use super::networks::Networks;
 use super::nodes::{Flags, Nodes};
 use super::pods::Pods;
+use super::reserved::Reserved;
 use super::unheld::Evictions;
 use super::uninstall::Uninstall;
 use super::view::View;
@@ -105,6 +106,7 @@ async fn lead(caller: Caller, args: Args, token: CancellationToken) {
     tasks.spawn(drive(Nodes::new(caller.clone(), flags.clone()), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Pods::new(caller.clone(), events), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Evictions::new(caller.clone()), Arc::clone(&view), token.clone()));
+    tasks.spawn(drive(Reserved::new(caller.clone()), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(LostNodes::new(caller.clone(), args.lost_after), Arc::clone(&view), token.clone()));
     tasks.spawn(drive(Uninstall::new(caller, flags.startup_key), view, token.clone()));
     while let Some(ended) = tasks.join_next().await {

@@ -9,6 +9,7 @@ use fairlead_crds::network::AllowedFrom;
 use fairlead_crds::{ConditionType, Network, Reason, names, request};
 
 use super::admit;
+use super::grant;
 use super::model::{NodeOffer, WaitingPod};
 
 /// What a pod's request is held against.
@@ -23,6 +24,8 @@ pub struct World<'a> {
     pub full: &'a dyn Fn(&str) -> bool,
     /// Whether some ready node is `nri-strict`.
     pub strict: bool,
+    /// Why a pod's reserved addresses are not granted yet.
+    pub ungranted: &'a dyn Fn(&WaitingPod) -> Option<Why>,
 }
 
 /// Why a pod waits, in one word and one sentence.
@@ -44,14 +47,16 @@ impl Why {
 /// Whether new pods that ask for an accepted Network get the gate. The policy gates those that ask for another one.
 /// `full`: whether no unclaimed block is left of it.
 pub fn gates(network: &Network, offers: &[&NodeOffer], full: bool) -> bool {
-    is_spent(network, offers, full)
+    is_spent(network, offers, full) || grant::reserves(network)
 }
 
 /// Why a pod without a node must not be scheduled, whatever nodes there are; `None` when its gate goes.
 pub fn holds(pod: &WaitingPod, world: &World<'_>) -> Option<Why> {
     match networks(pod) {
         Err(why) => Some(why),
-        Ok(names) => names.iter().find_map(|name| check(name, pod, world).err()),
+        Ok(names) => {
+            names.iter().find_map(|name| check(name, pod, world).err()).or_else(|| (world.ungranted)(pod))
+        }
     }
 }
 
@@ -173,7 +178,14 @@ pub(super) mod tests {
         let labels = BTreeMap::from([("team".to_owned(), "a".to_owned())]);
         let offers: Vec<&NodeOffer> = offers.iter().collect();
         let (namespace, full) = (Some(&labels), |_: &str| full);
-        let world = World { networks: &networks, offers: &offers, namespace, full: &full, strict: false };
+        let world = World {
+            networks: &networks,
+            offers: &offers,
+            namespace,
+            full: &full,
+            strict: false,
+            ungranted: &|_| None,
+        };
         holds(&pod(request), &world).map(|why| why.reason)
     }
 

@@ -217,6 +217,7 @@ mod tests {
             network_uid: "uid-old".into(),
             node: "node1".into(),
             cidr: "10.20.0.0/28".parse().unwrap(),
+            reserved: None,
         };
         let wanted = claim("blue", "default", "10.20.0.0/16", &[]);
         let conflict = foreign_block(&wanted, 28, &[&block]).unwrap().to_string();

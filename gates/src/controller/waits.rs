@@ -65,7 +65,14 @@ mod tests {
         full: bool,
         strict: bool,
     ) -> Option<Reason> {
-        let world = World { networks, offers: &[offer], namespace: None, full: &|_| full, strict };
+        let world = World {
+            networks,
+            offers: &[offer],
+            namespace: None,
+            full: &|_| full,
+            strict,
+            ungranted: &|_| None,
+        };
         why(pod, &world).map(|why| why.reason)
     }
 

@@ -58,6 +58,11 @@ pub async fn an_agent_writes_objects_of_its_own_node_only(place: &Place) -> Resu
     let blocks = format!("{KINDS}/ipblocks");
     attempt(&one, Verb::Create, &records, &pod_network("mine", "node1", true)).await?;
     attempt(&one, Verb::Create, &blocks, &block("policy-10-9-0-0-28", "10.9.0.0/28", "node1")).await?;
+    let mut reserved = block("policy-10-9-0-7-32", "10.9.0.7/32", "node1");
+    reserved["spec"]["claim"] = json!({ "pod": "team/web-0" });
+    reserved["spec"]["holder"] = json!({ "podUID": "0f3c2a11", "turn": 1 });
+    let granted = "reserved addresses are granted by fairlead-controller";
+    refused(attempt(&one, Verb::Create, &blocks, &reserved).await, granted)?;
     let not_yours = "this token is of node node1";
     refused(attempt(&one, Verb::Create, &records, &pod_network("theirs", "node2", true)).await, not_yours)?;
     refused(

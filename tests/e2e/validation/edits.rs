@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::row::{Row, edit, set, unset};
+use super::{
+    machine,
+    row::{Row, edit, set, unset},
+};
 
 const UPLINK: &str = "/spec/bridge/uplink";
 
@@ -141,14 +144,34 @@ fn live_ranges() -> Row {
 }
 
 /// The rules on changes of an IPBlock.
-pub fn ip_block() -> Vec<Row> {
+pub fn ip_block(space: &str) -> Vec<Row> {
     let words = "a block cannot be changed; it is claimed by creating it and handed back by deleting it";
+    let held = "the address is still held: it is handed on once status.released says that its holder is gone";
+    let turn = "another node or pod needs a higher turn";
     vec![
         edit("a block is a claim")
             .accepts([set("/metadata/labels", json!({ "a": "b" }))])
             .refuses([set("/spec/nodeName", "node2")], "spec", words)
             .refuses([set("/spec/networkUID", "other")], "spec", words),
+        edit("a reserved address is given to a node")
+            .given(machine::reserved(space))
+            .accepts([set("/spec/nodeName", "node2"), machine::held("2", 1)])
+            .refuses([set("/spec/claim/pod", "default/web-1")], "spec", words)
+            .refuses([unset("/spec/claim")], "spec", words),
+        edit("a reserved address that is held is not handed on")
+            .given(held_by_node1(space))
+            .accepts([set("/metadata/labels", json!({ "a": "b" }))])
+            .refuses([set("/spec/nodeName", "node2"), machine::held("3", 2)], "spec", held)
+            .refuses([set("/spec/nodeName", "")], "spec", held)
+            .refuses([machine::held("3", 2)], "spec", held)
+            .refuses([set("/spec/nodeName", "node2")], "spec.holder", turn)
+            .refuses([machine::held("3", 1)], "spec.holder", turn),
     ]
+}
+
+fn held_by_node1(space: &str) -> [Value; 5] {
+    let [cidr, name, claim, _] = machine::reserved(space);
+    [cidr, name, claim, set("/spec/nodeName", "node1"), machine::held("2", 1)]
 }
 
 /// The rules on changes of a PodNetwork.

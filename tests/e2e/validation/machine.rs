@@ -1,9 +1,11 @@
 //! The rules of the kinds that programs write.
 
+use serde_json::{Value, json};
+
 use super::row::{Row, rule, set};
 
 /// The rules of an IPBlock. Its name depends on the rest, so each example sets both.
-pub fn ip_block() -> Vec<Row> {
+pub fn ip_block(space: &str) -> Vec<Row> {
     let claim = |space: &str, cidr: &str, name: &str| {
         [set("/spec/space", space), set("/spec/cidr", cidr), set("/metadata/name", name)]
     };
@@ -52,7 +54,51 @@ pub fn ip_block() -> Vec<Row> {
                 "spec.cidr",
                 "must be a network address in its shortest form, such as 10.20.0.0/16 or fd00:20::/64",
             ),
+        rule("only a reserved address can be nobody's")
+            .accepts([single(), name(space), claimed(), set("/spec/nodeName", "")])
+            .refuses(
+                [set("/spec/nodeName", "")],
+                "spec.nodeName",
+                "must name the node: only a reserved address can be without one",
+            ),
+        rule("a holder is that of a reserved address")
+            .accepts([single(), name(space), claimed(), held("2", 1)])
+            .refuses([held("2", 1)], "spec.holder", "only a reserved address has a holder")
+            .refuses(
+                [single(), name(space), claimed()],
+                "spec.holder",
+                "a reserved address that a node owns has a holder",
+            ),
+        rule("a reserved address is a block of its own")
+            .accepts([single(), name(space), claimed(), held("2", 1)])
+            .refuses(
+                [claimed(), held("2", 1)],
+                "spec.cidr",
+                "a reserved address is a block of its own: /32, or /128 for IPv6",
+            ),
     ]
+}
+
+/// A reserved address that nobody has held yet.
+pub fn reserved(space: &str) -> [Value; 4] {
+    [single(), name(space), claimed(), set("/spec/nodeName", "")]
+}
+
+fn name(space: &str) -> Value {
+    set("/metadata/name", format!("{space}-10-20-0-7-32"))
+}
+
+fn single() -> Value {
+    set("/spec/cidr", "10.20.0.7/32")
+}
+
+fn claimed() -> Value {
+    set("/spec/claim", json!({ "pod": "default/web-0" }))
+}
+
+/// Gives a turn to a pod.
+pub fn held(pod_uid: &str, turn: i64) -> Value {
+    set("/spec/holder", json!({ "podUID": pod_uid, "turn": turn }))
 }
 
 /// The rules of Admission.

@@ -183,6 +183,14 @@ fn ranges_alone() -> Vec<Row> {
             .accepts([blocks("10.20.0.0/24", 24)])
             .accepts([blocks("10.20.0.0/32", 32)])
             .refuses([blocks("10.20.0.0/28", 27)], block, "must be at least the prefix length of cidr"),
+        rule("reserved addresses are granted one by one")
+            .accepts([ranges(json!([{ "cidr": "10.20.0.0/16", "use": "Reserved" }]))])
+            .accepts([ranges(json!([{ "cidr": "fd00:20::/64", "use": "Reserved", "blockPrefix": 128 }]))])
+            .refuses(
+                [ranges(json!([{ "cidr": "10.20.0.0/16", "use": "Reserved", "blockPrefix": 28 }]))],
+                block,
+                "the addresses of a Reserved range are granted one by one; remove blockPrefix",
+            ),
         rule("a block has at most 1024 addresses")
             .accepts([blocks("10.20.0.0/16", 22)])
             .accepts([blocks("fd00:20::/64", 118)])

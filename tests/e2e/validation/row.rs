@@ -75,7 +75,7 @@ impl Row {
         }
         server.make(object.clone()).await.with_context(|| self.name)?;
         let outcome = self.try_all(server, &object).await.with_context(|| self.name);
-        server.remove(name_of(base)).await?;
+        server.remove(name_of(&object)).await?;
         outcome
     }
 

@@ -52,7 +52,7 @@ pub fn network(server: &Server, name: &str, space: &str) -> Specimens {
         "unclaimed": 32768,
         "ranges": [{
             "cidr": "10.20.0.0/16", "blockPrefix": 28, "gateway": "10.20.0.1", "exclude": ["10.20.255.0/24"],
-            "state": "Admitted", "scarce": false, "full": false, "unclaimed": 2048, "message": "fine",
+            "use": "Pods", "state": "Admitted", "scarce": false, "full": false, "unclaimed": 2048, "message": "fine",
         }],
         "conditions": conditions("Accepted"),
     });
@@ -93,6 +93,7 @@ pub fn pod_network(server: &Server, name: &str) -> Specimens {
         "nodeName": "nowhere",
         "attachments": [{
             "network": "blue", "networkUID": "1", "interface": "net1", "mac": "02:00:00:00:00:01",
+            "since": "2024-01-01T00:00:00Z",
             "addresses": [{ "address": "10.20.0.5/16", "block": "default-10-20-0-0-28", "blockUID": "2" }],
         }],
     });
@@ -111,15 +112,23 @@ pub fn pod_network(server: &Server, name: &str) -> Specimens {
     Specimens { objects: vec![server.manifest(name, &spec)], status: Some(status) }
 }
 
-/// A block of a space that no Network has.
+/// Blocks of a space that no Network has: one with many addresses, and a reserved address.
 pub fn ip_block(server: &Server, space: &str) -> Specimens {
     let spec = json!({ "space": space, "network": "none", "networkUID": "1", "nodeName": "nowhere", "cidr": "10.20.0.0/28" });
     let status = json!({
-        "quarantined": [{ "address": "10.20.0.5", "until": "2024-01-01T00:00:00.000000Z", "podUID": "1" }],
-        "held": [{ "address": "10.20.0.6", "pod": "default/web-0", "podUID": "2" }],
+        "quarantined": [{ "address": "10.20.0.5", "until": "2024-01-01T00:00:00.000000Z", "podUID": "1", "interface": "net1", "since": "2024-01-01T00:00:00Z" }],
+        "held": [{ "address": "10.20.0.6", "pod": "default/web-0", "podUID": "2", "interface": "net1", "since": "2024-01-01T00:00:00Z" }],
+        "released": { "turn": 1, "at": "2024-01-01T00:00:00.000000Z" },
     });
+    let mut reserved = spec.clone();
+    reserved["cidr"] = json!("10.20.0.7/32");
+    reserved["claim"] = json!({ "pod": "default/web-0", "statefulSet": "web", "attachment": 0 });
+    reserved["holder"] = json!({ "podUID": "2", "turn": 1 });
     Specimens {
-        objects: vec![server.manifest(&format!("{space}-10-20-0-0-28"), &spec)],
+        objects: vec![
+            server.manifest(&format!("{space}-10-20-0-0-28"), &spec),
+            server.manifest(&format!("{space}-10-20-0-7-32"), &reserved),
+        ],
         status: Some(status),
     }
 }

@@ -174,7 +174,7 @@ pub async fn presentation(env: Arc<Env>) -> Result<()> {
         ("fnet", "NAME DRIVER REACH ACCEPTED REASON ADDRESSES UNCLAIMED AGE MESSAGE"),
         ("pnet", "NAME POD NODE NETWORKS ADDRESSES READY REASON AGE MESSAGE"),
         ("nnet", "NAME READY NETWORKS AGENT AGE"),
-        ("ipblocks", "NAME NETWORK CIDR NODE SPACE AGE"),
+        ("ipblocks", "NAME NETWORK CIDR NODE CLAIM SPACE HOLDER KEPT BY AGE"),
         ("admissions", "NAME AGE"),
     ] {
         columns_of(&env, short, columns).await?;

@@ -106,7 +106,7 @@ fn a_network_without_address_management_is_accepted_too() {
 
 #[test]
 fn a_field_that_is_not_built_keeps_new_ranges_out_and_admitted_ones_in() {
-    let edit = json!({ "spec": { "allowStatic": true } });
+    let edit = json!({ "spec": { "bridge": { "antiSpoof": true } } });
     let plans = Case::of(vec![network("blue", 0, &edit)]).run();
     assert_eq!((accepted(&plans["blue"]).0, plans["blue"].status.ranges.len()), ("FieldNotYetSupported", 0));
     let mut edit = edit;
@@ -147,6 +147,7 @@ fn flags_alone_are_written_lazily_and_a_block_makes_the_network_used() {
             network_uid: "uid-blue".into(),
             node: "node1".into(),
             cidr: format!("10.0.0.{}/28", n * 16).parse().unwrap(),
+            reserved: None,
         })
         .collect();
     let plan = &case.run()["blue"];
@@ -235,6 +236,7 @@ fn a_range_that_is_narrowed_while_in_use_drains_and_the_pods_are_named() {
         network_uid: "uid-blue".into(),
         node: "node1".into(),
         cidr: "10.0.0.0/28".parse().unwrap(),
+        reserved: None,
     });
     let message = |case: &Case, kind: &str| {
         let plan = case.run().remove("blue").unwrap();
@@ -281,6 +283,7 @@ fn totals_stand_in_the_status_and_follow_lazily() {
             network_uid: "uid-blue".into(),
             node: "node1".into(),
             cidr: format!("10.0.0.{}/28", n * 16).parse().unwrap(),
+            reserved: None,
         })
         .collect();
     let plan = &case.run()["blue"];

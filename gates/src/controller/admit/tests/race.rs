@@ -199,6 +199,7 @@ impl Cluster {
             network_uid: uid,
             node: format!("node{agent}"),
             cidr: wanted,
+            reserved: None,
         });
     }
 
