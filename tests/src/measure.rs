@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn percentiles_are_figures_that_were_measured() {
         let times: Times = [4.0, 1.0, 3.0, 2.0].into_iter().collect();
-        assert_eq!([0, 50, 99, 100].map(|p| times.percentile(p)), [1.0, 3.0, 4.0, 4.0]);
+        let shown = [0, 50, 99, 100].map(|p| times.percentile(p).to_string());
+        assert_eq!(shown, ["1", "3", "4", "4"]);
         assert!(Times::default().percentile(50).is_nan());
     }
 }
