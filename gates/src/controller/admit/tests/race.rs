@@ -15,10 +15,13 @@ const AGENTS: usize = 2;
 /// An agent that has heard nothing for so long is cut off: its Lease lapses, and it lists before it claims.
 const DEAF: Duration = Duration::from_millis(2_500);
 
+/// First address and prefix length of a range, and of what it maybe excludes.
+type Asked = (u32, u8, Option<(u32, u8)>);
+
 #[derive(Debug, Clone)]
 enum Move {
-    /// An admin gives a Network these ranges: first address, prefix length, and maybe one exclude each.
-    Edit(usize, Vec<(u32, u8, Option<(u32, u8)>)>),
+    /// An admin gives a Network these ranges.
+    Edit(usize, Vec<Asked>),
     Delete(usize),
     /// One Network leaves a part of its range to another, in a hurry.
     Carve {
@@ -105,7 +108,7 @@ impl Cluster {
         network
     }
 
-    fn edit(&mut self, n: usize, ranges: &[(u32, u8, Option<(u32, u8)>)]) {
+    fn edit(&mut self, n: usize, ranges: &[Asked]) {
         self.version += 1;
         let network = &mut self.networks[n];
         let ranges = ranges.iter().map(|(low, len, exclude)| {
@@ -224,10 +227,9 @@ impl Cluster {
             assert!(holders.len() <= 1, "{address} is given to {holders:?}");
             for (n, range) in holders {
                 let uid = self.networks[*n].metadata.uid.as_ref();
-                let others = self.blocks.iter().filter(|block| block.cidr.0.contains(&address));
-                for block in others.filter(|block| Some(&block.network_uid) != uid) {
-                    panic!("{address} is of {n} ({}), and {block:?} is another's", range.cidr);
-                }
+                let mut blocks = self.blocks.iter().filter(|block| block.cidr.0.contains(&address));
+                let other = blocks.find(|block| Some(&block.network_uid) != uid);
+                assert!(other.is_none(), "{address} is of {n} ({}), and {other:?} is another's", range.cidr);
             }
         }
     }
