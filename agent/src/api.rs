@@ -8,6 +8,9 @@ use kube::{Client, Config};
 /// Longest time a single call may take.
 pub const DEADLINE: Duration = Duration::from_secs(10);
 
+/// Longest time after its caller gave up that a write may still be carried out: an API server ends a request after a minute.
+pub const LATE: Duration = Duration::from_secs(70);
+
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -48,6 +51,11 @@ impl ApiError {
     /// Whether a `test` of a JSON patch failed: the object is not what the patch was made for.
     pub fn is_failed_test(&self) -> bool {
         self.status().is_some_and(|status| status.code == 422)
+    }
+
+    /// Whether the object is not the one, or not the version, that a write was meant for.
+    pub fn is_conflict(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
     /// Whether the API server looked at a write and refused it: it certainly did not happen.

@@ -1,28 +1,30 @@
-//! The blocks' edge: claims, hands back and writes quarantine lists of this node's `IPBlock`s.
+//! The blocks' edge: claims and hands back this node's `IPBlock`s, and writes what is in quarantine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
 use ipnet::IpNet;
-use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use self::writes::Writer;
 use crate::api::{ApiError, call};
 use crate::clock::Clock;
 use crate::ipam::{Block, Claim, Pool, order, order::Order};
 use crate::lease::Lease;
 use crate::view::View;
 
-mod writes;
+mod reading;
+mod status;
+
+use reading::Reading;
+use status::Writer;
 
 /// Blocks of one node.
 pub struct Blocks {
@@ -36,8 +38,7 @@ pub struct Blocks {
     writers: Mutex<HashMap<String, Arc<Writer>>>,
     /// Held by whoever changes which blocks this node owns.
     turn: tokio::sync::Mutex<()>,
-    /// The outcome of a write is unknown.
-    doubtful: AtomicBool,
+    reading: Mutex<Reading>,
 }
 
 /// How often claims and hand-backs are looked at without a reason.
@@ -61,7 +62,7 @@ impl Blocks {
             gained,
             writers: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
-            doubtful: AtomicBool::new(false),
+            reading: Mutex::default(),
         }
     }
 
@@ -73,58 +74,6 @@ impl Blocks {
     /// Returns once addresses may have become available.
     pub async fn gained(&self) {
         self.gained.notified().await;
-    }
-
-    /// Reads the blocks of this node, forgets those it does not own any more, and notes what its records hold of them.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    pub async fn load(&self) -> Result<(), ApiError> {
-        let _turn = self.turn.lock().await;
-        self.load_in_turn().await
-    }
-
-    async fn load_in_turn(&self) -> Result<(), ApiError> {
-        let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
-        let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
-        let uids: BTreeMap<_, _> = list
-            .items
-            .iter()
-            .filter_map(|b| Some((b.metadata.name.clone()?, b.metadata.uid.clone()?)))
-            .collect();
-        // One that is being deleted was handed back by an agent that did not come to removing its finalizer.
-        let (going, owned): (Vec<_>, Vec<_>) = list
-            .items
-            .iter()
-            .partition(|block| block.metadata.deletion_timestamp.is_some() && block.spec.claim.is_none());
-        {
-            let mut view = self.view.lock();
-            view.ipam.retain_blocks(|block| uids.get(&block.name) == Some(&block.uid));
-            owned.into_iter().for_each(|block| view.ipam.insert_block(block));
-            view.restore_records();
-        }
-        for block in going {
-            self.finish_deletion(block).await?;
-        }
-        Ok(())
-    }
-
-    /// Goes on with a deletion, unless something still holds an address of the block.
-    async fn finish_deletion(&self, block: &IPBlock) -> Result<(), ApiError> {
-        let (Some(name), Some(uid)) = (block.metadata.name.as_deref(), block.metadata.uid.as_deref()) else {
-            return Ok(());
-        };
-        {
-            let mut view = self.view.lock();
-            view.ipam.insert_block(block);
-            view.restore_records();
-            if view.ipam.block(name).is_some_and(|block| !block.can_go(self.clock.now())) {
-                return Ok(());
-            }
-            // Under the same lock: nothing can be taken of it any more.
-            view.ipam.retain_blocks(|block| block.name != name);
-        }
-        self.drop_finalizer(name, uid).await
     }
 
     /// Claims and hands back until cancelled.
@@ -140,25 +89,13 @@ impl Blocks {
             if self.may_act() && self.is_certain().await {
                 self.claim_all().await;
                 self.hand_back().await;
+                self.tidy().await;
             }
         }
     }
 
     fn may_act(&self) -> bool {
         self.lease.is_fresh() && !self.view.lock().uninstalling
-    }
-
-    /// Reads the blocks again if the outcome of a write is unknown.
-    async fn is_certain(&self) -> bool {
-        if !self.doubtful.load(Ordering::Acquire) {
-            return true;
-        }
-        let loaded = self.load_in_turn().await;
-        match &loaded {
-            Ok(()) => self.doubtful.store(false, Ordering::Release),
-            Err(error) => warn!(%error, "cannot read this node's blocks"),
-        }
-        loaded.is_ok()
     }
 
     async fn claim_all(&self) {
@@ -259,7 +196,8 @@ impl Blocks {
         let Some((pool, prefix)) = found else { return Ok(None) };
         let Ok(block) = IpNet::new(address, prefix) else { return Ok(None) };
         let block = Cidr(block.trunc());
-        self.create(&pool, &grid::block_name(&pool.space, block), block).await.map(Some)
+        let name = grid::block_name(&pool.space, block);
+        Ok(Some(self.create(&pool, &name, block).await? || self.look_up_lost(&name).await?))
     }
 
     async fn taken(&self, network: &str) -> Result<std::collections::HashSet<String>, ApiError> {
@@ -290,25 +228,25 @@ impl Blocks {
         match call("claim an IPBlock", self.api().create(&PostParams::default(), &object)).await {
             Ok(block) => {
                 info!(block = name, network = %pool.network, "block claimed");
-                self.view.lock().ipam.insert_block(&block);
+                self.take_in(&block);
                 Ok(true)
             }
             Err(error) if error.is_already_exists() => Ok(false),
             Err(error) if error.is_refusal() => Err(error),
             Err(error) => {
                 // Whatever the look-up says now: the claim may still be on its way.
-                self.doubtful.store(true, Ordering::Release);
+                self.doubt();
                 self.look_up_lost(name).await.and_then(|found| if found { Ok(true) } else { Err(error) })
             }
         }
     }
 
-    /// A claim's answer was lost: the block may be ours.
+    /// Whether a block is this node's, because the answer to its claim was lost or comes late.
     async fn look_up_lost(&self, name: &str) -> Result<bool, ApiError> {
         let found = call("get IPBlock", self.api().get_opt(name)).await?;
         let mine = found
             .filter(|block| block.spec.node_name == self.node && block.metadata.deletion_timestamp.is_none());
-        mine.iter().for_each(|block| self.view.lock().ipam.insert_block(block));
+        mine.iter().for_each(|block| self.take_in(block));
         Ok(mine.is_some())
     }
 
@@ -331,7 +269,7 @@ impl Blocks {
                 Err(error) => {
                     warn!(block = %block.name, %error, "cannot hand back a block");
                     // What is out of the view and not deleted comes back with the next look.
-                    self.doubtful.store(true, Ordering::Release);
+                    self.doubt();
                     return;
                 }
             }
@@ -346,21 +284,22 @@ impl Blocks {
         match call("delete an IPBlock", self.api().delete(&block.name, &this)).await {
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error),
-            Ok(_) => self.drop_finalizer(&block.name, &block.uid).await,
+            Ok(answer) => match answer.left() {
+                Some(going) => self.drop_finalizer(&going).await,
+                // Gone at once: someone took the finalizer away.
+                None => Ok(()),
+            },
         }
     }
 
-    /// Removes our finalizer from a block of this node.
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    pub async fn drop_finalizer(&self, name: &str, uid: &str) -> Result<(), ApiError> {
-        let patch = json!({ "metadata": { "uid": uid, "finalizers": null } });
-        match call(
-            "remove the finalizer of an IPBlock",
-            self.api().patch(name, &PatchParams::default(), &Patch::Merge(patch)),
-        )
-        .await
+    /// Removes our finalizer from a block, as it was read: a request that comes late does nothing to one that is used again.
+    async fn drop_finalizer(&self, block: &IPBlock) -> Result<(), ApiError> {
+        let (name, version) = (block.name_any(), block.resource_version());
+        let patch =
+            json!({ "metadata": { "uid": block.uid(), "resourceVersion": version, "finalizers": null } });
+        let (api, patch) = (self.api(), Patch::Merge(patch));
+        match call("remove the finalizer of an IPBlock", api.patch(&name, &PatchParams::default(), &patch))
+            .await
         {
             Err(error) if error.is_not_found() => Ok(()),
             other => other.map(drop),
@@ -375,8 +314,7 @@ impl Blocks {
         let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
         let list = call("list IPBlocks of this node", self.api().list(&mine)).await?;
         for block in list.items.iter().filter(|block| block.metadata.finalizers.is_some()) {
-            let (name, uid) = (block.metadata.name.as_deref(), block.metadata.uid.as_deref());
-            self.drop_finalizer(name.unwrap_or_default(), uid.unwrap_or_default()).await?;
+            self.drop_finalizer(block).await?;
         }
         Ok(())
     }

@@ -98,6 +98,7 @@ mod tests {
         let attachment = serde_json::json!({ "network": "blue", "networkUID": "n", "interface": "net1", "mac": "02:00:00:00:00:01" });
         let spec = serde_json::json!({ "podName": "p", "podUID": "u", "nodeName": "n", "attachments": vec![attachment; held] });
         let record = Record {
+            version: "1".into(),
             key: key.clone(),
             uid: "r".into(),
             generation: None,

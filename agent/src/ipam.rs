@@ -100,6 +100,9 @@ pub struct Exhausted {
     pub at_limit: bool,
 }
 
+/// The quarantine of an address whose Network this agent has never seen: the documented default.
+const UNKNOWN_QUARANTINE: Duration = Duration::from_secs(130);
+
 /// The addresses of this node.
 #[derive(Debug, Default)]
 pub struct Ipam {
@@ -111,6 +114,21 @@ pub struct Ipam {
     fruitless: BTreeMap<(String, Cidr), Timestamp>,
     /// By UID of the block of a reserved address: the last turn that was ended here.
     ended: BTreeMap<String, i64>,
+    /// How long addresses rest, by UID of the Network; also of Networks that have no pool at present.
+    quarantines: BTreeMap<String, Duration>,
+}
+
+/// What one interface of a pod was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The interface.
+    pub owner: Owner,
+    /// Name of the Network.
+    pub network: String,
+    /// UID of the Network.
+    pub network_uid: String,
+    /// Its addresses.
+    pub addresses: Vec<HeldAddress>,
 }
 
 impl Ipam {
@@ -131,6 +149,43 @@ impl Ipam {
     /// All pools, by name of the Network.
     pub fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.pools.values()
+    }
+
+    /// Takes note of how long addresses of Networks rest, by UID. What was known before is kept: blocks outlive pools.
+    pub fn set_quarantines(&mut self, quarantines: impl IntoIterator<Item = (String, Duration)>) {
+        self.quarantines.extend(quarantines);
+        let blocks = &self.blocks;
+        self.quarantines.retain(|uid, _| {
+            self.pools.values().any(|pool| pool.uid == *uid)
+                || blocks.values().any(|block| block.network_uid == *uid)
+        });
+    }
+
+    /// When the quarantine of an address of a Network ends that begins now.
+    pub fn rests_until(&self, network_uid: &str, now: Timestamp) -> Timestamp {
+        end_of(now, self.quarantines.get(network_uid).copied().unwrap_or(UNKNOWN_QUARANTINE))
+    }
+
+    /// All blocks, by name.
+    pub fn blocks(&self) -> impl Iterator<Item = &Block> {
+        self.blocks.values()
+    }
+
+    /// What a pod was given: its interfaces with the Network's name and UID, and their addresses.
+    pub fn held_by_pod(&self, uid: &str) -> Vec<Holding> {
+        let mut holdings: Vec<Holding> = Vec::new();
+        for (block, owner, address) in self.blocks.values().flat_map(|block| block.holdings(uid)) {
+            match holdings.iter_mut().find(|known| known.owner == owner) {
+                Some(known) => known.addresses.push(address),
+                None => holdings.push(Holding {
+                    owner,
+                    network: block.network.clone(),
+                    network_uid: block.network_uid.clone(),
+                    addresses: vec![address],
+                }),
+            }
+        }
+        holdings
     }
 
     /// The block of that name.
@@ -175,6 +230,18 @@ impl Ipam {
         self.holdings.entry(owner.uid.clone()).or_default().insert((block.to_owned(), address));
     }
 
+    /// The same for a record that is known already: it takes nothing back that was freed since.
+    #[must_use]
+    pub fn restore_known(&mut self, held: &HeldAddress, owner: &Owner) -> bool {
+        let block = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid);
+        let address = held.address.addr();
+        let restored = block.is_some_and(|block| block.restore_known(address, owner));
+        if restored {
+            self.note(owner, &held.block, address);
+        }
+        restored
+    }
+
     /// Whether the address lies in a block of this node.
     pub fn owns(&self, address: IpAddr) -> bool {
         self.blocks.values().any(|block| block.cidr.0.contains(&address))
@@ -194,7 +261,7 @@ impl Ipam {
     pub fn adopt(&mut self, address: IpAddr, owner: &Owner) -> bool {
         let block = self.blocks.values_mut().find(|block| block.cidr.0.contains(&address));
         let Some(block) = block else { return false };
-        let (name, adopted) = (block.name.clone(), block.restore(address, owner));
+        let (name, adopted) = (block.name.clone(), block.adopt(address, owner));
         if adopted {
             self.note(owner, &name, address);
         }
@@ -340,10 +407,10 @@ impl Ipam {
 
     /// Puts addresses that are held for pods which are gone into quarantine. Returns name and UID of the blocks changed.
     pub fn end_held(&mut self, is_gone: impl Fn(&str) -> bool, now: Timestamp) -> Vec<(String, String)> {
-        let pools = &self.pools;
-        let time = |network: &str| pools.get(network).map_or(fallback_quarantine(), |pool| pool.quarantine);
+        let quarantines = &self.quarantines;
         let changed = self.blocks.values_mut().filter_map(|block| {
-            let until = end_of(now, time(&block.network));
+            let time = quarantines.get(&block.network_uid).copied().unwrap_or(UNKNOWN_QUARANTINE);
+            let until = end_of(now, time);
             block.end_held(&is_gone, until, now).then(|| (block.name.clone(), block.uid.clone()))
         });
         changed.collect()
@@ -351,9 +418,8 @@ impl Ipam {
 
     /// Puts an address of a pod into quarantine, from which it can be taken once the time is over.
     pub fn quarantine(&mut self, held: &HeldAddress, owner: &Owner, now: Timestamp) {
-        let network = self.blocks.get(&held.block).map(|block| &block.network);
-        let pool = network.and_then(|network| self.pools.get(network));
-        let until = end_of(now, pool.map_or(fallback_quarantine(), |pool| pool.quarantine));
+        let network = self.blocks.get(&held.block).map(|block| block.network_uid.as_str());
+        let until = self.rests_until(network.unwrap_or_default(), now);
         self.of_pod(&owner.uid, |block| {
             // A reserved address rests only when its claim ends, which the controller sees to.
             if block.turn.is_none() && (&block.name, &block.uid) == (&held.block, &held.block_uid) {
@@ -390,11 +456,6 @@ fn end_of(now: Timestamp, time: Duration) -> Timestamp {
         .unwrap_or(Timestamp::MAX);
     let up = jiff::TimestampRound::new().smallest(jiff::Unit::Second).mode(jiff::RoundMode::Ceil);
     until.round(up).unwrap_or(until)
-}
-
-/// The quarantine of an address whose Network is unknown: the documented default.
-fn fallback_quarantine() -> Duration {
-    Duration::from_secs(130)
 }
 
 /// The owner of an address: one interface of one pod.

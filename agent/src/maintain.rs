@@ -7,12 +7,15 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::api::LATE;
 use crate::model::Pod;
 use crate::reconcile::Agent;
 use crate::sandbox::watch::Subscription;
 
 /// How often the bridges are looked at without a reason.
 const SURVEY_EVERY: Duration = Duration::from_secs(30);
+/// How often the records are compared.
+const COMPARE_EVERY: Duration = Duration::from_secs(300);
 /// Changes of the node's links come in bursts.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -88,6 +91,18 @@ pub async fn sandboxes(agent: Arc<Agent>, mut changes: Subscription, cancel: Can
         agent.saw(&change);
         let waiting = agent.gone_pods();
         agent.queue.add_all(change.uids.into_iter().chain(waiting));
+    }
+}
+
+/// Compares this node's records with what is known: once when nothing that an earlier agent asked for can be under way any
+/// more, then now and then.
+pub async fn records(agent: Arc<Agent>, cancel: CancellationToken) {
+    let mut pause = LATE;
+    while cancel.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+        if !agent.view.lock().uninstalling {
+            agent.look_for_strays().await;
+        }
+        pause = COMPARE_EVERY;
     }
 }
 

@@ -146,6 +146,8 @@ pub struct Record {
     pub key: PodKey,
     /// UID of the object.
     pub uid: String,
+    /// Version of the object as last told; writes of the spec are based on it.
+    pub version: String,
     /// Generation of the spec.
     pub generation: Option<i64>,
     /// The spec as last written.

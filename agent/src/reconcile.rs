@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info_span, warn};
 
+use crate::api::LATE;
 use crate::args::SlowAttach;
 use crate::blocks::Blocks;
 use crate::bridges::Bridges;
@@ -35,7 +36,9 @@ mod edges;
 mod probe;
 mod release;
 mod say;
+mod stray;
 mod unheld;
+mod write;
 
 pub use edges::Edges;
 
@@ -104,8 +107,8 @@ pub struct Memory {
     pub repairs: Budget,
     /// Whether someone else has the pod's addresses.
     pub probes: probe::Probes,
-    /// A record was to be written, and no answer said that it was.
-    pub unrecorded: Option<PodKey>,
+    /// A record was to be written then, and no answer said whether it was.
+    pub unrecorded: Option<(PodKey, Instant)>,
 }
 
 impl Memory {
@@ -177,7 +180,8 @@ impl Agent {
         if pod.host_network {
             return Ok(self.reject_host_network(&pod).await);
         }
-        if record.is_none() && (!pod.concerns_us() || pod.deleting) {
+        let unconcerned = record.is_none() && (!pod.concerns_us() || pod.deleting);
+        if unconcerned && !self.has_orphans(&pod.key.uid) {
             return Ok(Next::Idle);
         }
         if !self.lease.is_fresh() {
@@ -209,19 +213,24 @@ impl Agent {
         Ok(Next::Idle)
     }
 
-    /// A pod without a record: nothing is held, unless an answer was lost.
+    /// A pod without a record: nothing is held, unless an answer was lost or its links were never recorded.
     async fn forget(&self, uid: &str, gone: bool) -> Result<Next, RoundError> {
-        if let Some(key) = self.remember(uid, |memory| memory.unrecorded.clone()) {
+        if let Some((key, asked)) = self.remember(uid, |memory| memory.unrecorded.clone()) {
             if let Some(record) = self.records.find(&key).await? {
                 self.view.lock().records.insert(uid.to_owned(), record);
                 self.remember(uid, |memory| memory.unrecorded = None);
                 return Ok(Next::After(Duration::ZERO));
             }
-            self.view.lock().ipam.give_back_all(uid);
+            if let Some(left) = LATE.checked_sub(asked.elapsed()).filter(|left| !left.is_zero()) {
+                return Ok(Next::After(left));
+            }
         }
+        if self.has_orphans(uid) {
+            return self.release_orphans(uid).await;
+        }
+        self.view.lock().ipam.give_back_all(uid);
         if gone {
             self.lock_memory().remove(uid);
-            self.forget_orphans(uid);
         }
         self.wait_for_sandbox(uid, false);
         Ok(Next::Idle)
@@ -258,6 +267,10 @@ impl Agent {
     /// Host links whose records are missing; each pod's are looked at when it comes up.
     pub fn set_orphans(&self, orphans: BTreeMap<String, Vec<HostLink>>) {
         *self.orphans.lock().unwrap_or_else(PoisonError::into_inner) = orphans;
+    }
+
+    fn add_orphans(&self, uid: &str, links: Vec<HostLink>) {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), links);
     }
 
     /// Notes when sandboxes were first seen, for the time it takes to attach.

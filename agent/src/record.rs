@@ -36,6 +36,17 @@ pub enum RecordError {
     Incomplete,
 }
 
+impl RecordError {
+    /// Whether the write certainly did not happen.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Api(error) => error.is_refusal(),
+            Self::NameTaken(_) => true,
+            Self::Incomplete => false,
+        }
+    }
+}
+
 impl Records {
     /// Records of the named node.
     pub fn new(client: Client, node: &str, clock: Clock) -> Self {
@@ -112,7 +123,18 @@ impl Records {
         }
     }
 
-    /// Writes what a record holds.
+    /// Pods that a record exists of, by name and UID of the record: what it costs to find out what is missing here.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn owners(&self) -> Result<Vec<PodKey>, ApiError> {
+        let mine = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let all: Api<PodNetwork> = Api::all(self.client.clone());
+        let list = call("list PodNetworks of this node", all.list_metadata(&mine)).await?;
+        Ok(list.items.into_iter().filter_map(|object| owner(object.metadata)).collect())
+    }
+
+    /// Writes what a record holds, based on its last version: a request of ours that comes late undoes nothing.
     ///
     /// # Errors
     /// [`RecordError`]; nothing may be attached then.
@@ -124,29 +146,51 @@ impl Records {
         if record.spec.attachments == attachments {
             return Ok(record.clone());
         }
-        let patch = json!({ "metadata": { "uid": record.uid }, "spec": { "attachments": attachments } });
-        let (api, name, patch) = (self.api(&record.key), object_name(record), Patch::Merge(patch));
-        let patched = call("patch PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await?;
-        to_record(patched).ok_or(RecordError::Incomplete)
+        match self.patch_attachments(record, &record.version, &attachments).await {
+            Err(error) if error.is_conflict() => {
+                let found = call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await?;
+                let version = found.resource_version().filter(|_| found.uid().as_ref() == Some(&record.uid));
+                let version = version.ok_or(error)?;
+                to_record(self.patch_attachments(record, &version, &attachments).await?)
+            }
+            patched => to_record(patched?),
+        }
+        .ok_or(RecordError::Incomplete)
     }
 
-    /// Writes a record's status if it changed. True if something was written.
+    async fn patch_attachments(
+        &self,
+        record: &Record,
+        version: &str,
+        attachments: &[Attachment],
+    ) -> Result<PodNetwork, ApiError> {
+        let metadata = json!({ "uid": record.uid, "resourceVersion": version });
+        let patch = Patch::Merge(json!({ "metadata": metadata, "spec": { "attachments": attachments } }));
+        let (api, name) = (self.api(&record.key), object_name(record));
+        call("patch PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await
+    }
+
+    /// Writes a record's status if it changed; its new version then.
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn set_status(&self, record: &Record, status: &PodNetworkStatus) -> Result<bool, ApiError> {
+    pub async fn set_status(
+        &self,
+        record: &Record,
+        status: &PodNetworkStatus,
+    ) -> Result<Option<String>, ApiError> {
         let value = |status: &PodNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
         let Some(change) = merge_patch(&value(&record.status), &value(status)) else {
-            return Ok(false);
+            return Ok(None);
         };
         let patch = Patch::Merge(json!({ "metadata": { "uid": record.uid }, "status": change }));
         let api = self.api(&record.key);
-        call(
+        let patched = call(
             "patch PodNetwork status",
             api.patch_status(&object_name(record), &PatchParams::default(), &patch),
         )
         .await?;
-        Ok(true)
+        Ok(patched.resource_version())
     }
 
     /// Writes our condition on a pod. A pod that is gone, or another of the same name, is success.
@@ -173,7 +217,7 @@ impl Records {
         match call("patch the pod's condition", pods.patch_status(&key.name, &PatchParams::default(), &patch))
             .await
         {
-            Err(error) if !error.is_not_found() && !is_conflict(&error) => Err(error),
+            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
             _ => Ok(()),
         }
     }
@@ -202,7 +246,7 @@ impl Records {
             ..DeleteParams::default()
         };
         match call("delete PodNetwork", self.api(&record.key).delete(&object_name(record), &this)).await {
-            Err(error) if error.is_not_found() || is_conflict(&error) => return Ok(()),
+            Err(error) if error.is_not_found() || error.is_conflict() => return Ok(()),
             Err(error) => return Err(error),
             Ok(_) => {}
         }
@@ -261,12 +305,14 @@ impl Records {
     }
 }
 
-fn is_conflict(error: &ApiError) -> bool {
-    matches!(error, ApiError::Kube { source, .. } if matches!(source.as_ref(), kube::Error::Api(status) if status.is_conflict()))
-}
-
 fn object_name(record: &Record) -> String {
     names::pod_network(&record.key.name, &record.key.uid)
+}
+
+/// The pod that a record belongs to, as its metadata say.
+fn owner(metadata: ObjectMeta) -> Option<PodKey> {
+    let pod = metadata.owner_references?.into_iter().find(|owner| owner.kind == "Pod")?;
+    Some(PodKey { namespace: metadata.namespace?, name: pod.name, uid: pod.uid })
 }
 
 fn to_record(object: PodNetwork) -> Option<Record> {
@@ -278,6 +324,7 @@ fn to_record(object: PodNetwork) -> Option<Record> {
     Some(Record {
         key,
         uid: object.metadata.uid?,
+        version: object.metadata.resource_version?,
         generation: object.metadata.generation,
         spec: object.spec,
         status: object.status.unwrap_or_default(),

@@ -170,6 +170,7 @@ fn spawn_all(
     tasks.spawn(maintain::forget(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
     tasks.spawn(reserved::run(Arc::clone(agent), cancel.clone()));
+    tasks.spawn(maintain::records(Arc::clone(agent), cancel.clone()));
     tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
     let publisher = Publisher::new(
         client,

@@ -52,10 +52,14 @@ impl Inner {
     /// Notes in the blocks which addresses the records hold. Returns those that lie in no block of this node.
     pub fn restore_records(&mut self) -> Vec<(PodKey, HeldAddress)> {
         let mut lost = Vec::new();
-        for record in self.records.values() {
+        // What pods hold that are there comes first: what is left of others may be out of date.
+        let (there, gone): (Vec<_>, Vec<_>) =
+            self.records.iter().partition(|(uid, _)| self.pods.contains_key(*uid));
+        for (_, record) in there.into_iter().chain(gone) {
             for attachment in &record.spec.attachments {
                 let owner = ipam::owner(&record.key.uid, &attachment.interface);
-                let missing = attachment.addresses.iter().filter(|held| !self.ipam.restore(held, &owner));
+                let missing =
+                    attachment.addresses.iter().filter(|held| !self.ipam.restore_known(held, &owner));
                 lost.extend(missing.map(|held| (record.key.clone(), held.clone())));
             }
         }
@@ -94,6 +98,10 @@ impl Inner {
         let here =
             |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &self.node.labels);
         self.ipam.set_pools(self.networks.values().filter(here).filter_map(Pool::of));
+        let quarantine = |network: &Network| {
+            Some((network.metadata.uid.clone()?, network.spec.ipam.as_ref()?.quarantine.0))
+        };
+        self.ipam.set_quarantines(self.networks.values().filter_map(quarantine));
     }
 
     /// How many more attachments of one network the node may need; never 0, so that whoever waits is served.

@@ -1,6 +1,6 @@
 //! One block: its addresses, their holders and their quarantine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use fairlead_crds::ip_block::{Conflict, Held, Quarantined};
@@ -43,11 +43,15 @@ pub struct Block {
     range: Option<(Cidr, Addresses)>,
     used: BTreeMap<IpAddr, Owner>,
     quarantined: BTreeMap<IpAddr, Quarantined>,
+    /// Those of them whose quarantine began here, when they were proven free.
+    begun: BTreeSet<IpAddr>,
     pub(super) held: BTreeMap<IpAddr, Held>,
     conflicts: BTreeMap<IpAddr, Conflict>,
     cursor: u128,
     /// Nothing was free at the last look, and nothing is before that time unless something is given back.
     full_until: Option<Timestamp>,
+    /// It is being deleted: nothing more is taken of it.
+    closing: bool,
 }
 
 impl Block {
@@ -65,8 +69,10 @@ impl Block {
             quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
             conflicts: status.conflicts.into_iter().map(|entry| (entry.address.0, entry)).collect(),
+            begun: BTreeSet::new(),
             cursor: 0,
             full_until: None,
+            closing: block.metadata.deletion_timestamp.is_some() && block.spec.claim.is_none(),
         })
     }
 
@@ -91,8 +97,11 @@ impl Block {
         }
         self.turn = old.turn;
         self.used = old.used;
+        // What is known here is newer than what the API server was told.
+        self.quarantined.retain(|address, _| !self.used.contains_key(address));
         self.quarantined.extend(old.quarantined);
         self.conflicts.extend(old.conflicts);
+        self.begun = old.begun;
         self.cursor = old.cursor;
     }
 
@@ -119,15 +128,31 @@ impl Block {
             && self.conflict_list(now).is_empty()
     }
 
+    /// Notes what a record holds. What was held for a lost node ends with it.
     pub(super) fn restore(&mut self, address: IpAddr, owner: &Owner) -> bool {
+        let mine = self.adopt(address, owner);
+        if mine {
+            self.held.remove(&address);
+        }
+        mine
+    }
+
+    /// Notes what a record is known to hold, unless it is on its way out: what rests since it was freed goes on resting.
+    pub(super) fn restore_known(&mut self, address: IpAddr, owner: &Owner) -> bool {
+        let rests = self.quarantined.get(&address).is_some_and(|entry| entry.pod_uid == owner.uid);
+        (rests && self.begun.contains(&address)) || self.restore(address, owner)
+    }
+
+    /// Notes what an interface has, which no record holds yet.
+    pub(super) fn adopt(&mut self, address: IpAddr, owner: &Owner) -> bool {
         let free = self.used.get(&address).is_none_or(|holder| holder == owner);
         let kept = self.held.get(&address).is_none_or(|held| held.pod_uid == owner.uid);
         let turn = self.turn.as_ref().is_none_or(|turn| turn.pod_uid == owner.uid);
         let mine = self.cidr.0.contains(&address) && free && kept && turn;
         if mine {
-            self.held.remove(&address);
             self.used.insert(address, owner.clone());
             self.quarantined.remove(&address);
+            self.begun.remove(&address);
         }
         mine
     }
@@ -135,6 +160,12 @@ impl Block {
     /// The address in the form of a record, if that is who holds it.
     pub(super) fn held_by(&self, address: IpAddr, owner: &Owner) -> Option<HeldAddress> {
         (self.used.get(&address) == Some(owner)).then(|| self.describe(address))
+    }
+
+    /// What a pod has of it.
+    pub(super) fn holdings(&self, uid: &str) -> impl Iterator<Item = (&Self, Owner, HeldAddress)> {
+        let of_pod = self.used.iter().filter(move |(_, owner)| owner.uid == uid);
+        of_pod.map(move |(address, owner)| (self, owner.clone(), self.describe(*address)))
     }
 
     /// The next free address after the one handed out last: never the lowest free one, so that an
@@ -154,6 +185,7 @@ impl Block {
         self.cursor = (offset + 1) % size;
         let address = self.at(offset);
         self.quarantined.remove(&address);
+        self.begun.remove(&address);
         self.used.insert(address, owner.clone());
         Some(self.describe(address))
     }
@@ -204,6 +236,7 @@ impl Block {
             let entry = freed(Ip(address), owner.uid.clone(), Some(owner.interface.clone()), until, now);
             self.quarantined.insert(address, entry);
             self.full_until = None;
+            self.begun.insert(address);
         }
     }
 
@@ -224,9 +257,13 @@ impl Block {
 
     /// Counts of the block; an address in use counts as owned although its range leaves it out by now.
     pub(super) fn counts(&self, now: Timestamp) -> Counts {
+        let used = self.used.len() as u64;
+        // Of a block that goes only what is in use counts.
+        if self.closing {
+            return Counts { owned: used, used, ..Counts::default() };
+        }
         let left_out = self.range.as_ref().map_or(self.size(), |(_, unusable)| unusable.count_in(&self.cidr));
         let usable = u64::try_from(self.size().saturating_sub(left_out)).unwrap_or(u64::MAX);
-        let used = self.used.len() as u64;
         let used_usable = self.used.keys().filter(|address| self.is_usable(**address)).count() as u64;
         let quarantined = self.quarantined.iter().filter(|(_, entry)| entry.until.0 > now);
         let held = self.held.keys().filter(|address| !self.is_quarantined(**address, now));
@@ -249,7 +286,8 @@ impl Block {
     }
 
     fn is_free(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.is_usable(address)
+        !self.closing
+            && self.is_usable(address)
             && !self.used.contains_key(&address)
             && !self.held.contains_key(&address)
             && !self.is_quarantined(address, now)

@@ -4,21 +4,35 @@
 
 use std::sync::PoisonError;
 
+use fairlead_crds::pod_network::Attachment;
 use fairlead_crds::{IfName, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tracing::{debug, info, warn};
 
 use super::{Agent, RoundError};
-use crate::ipam;
+use crate::intent;
+use crate::ipam::{self, Holding};
 use crate::model::{Pod, Record};
 use crate::net::{NetError, Place};
 use crate::plan::{HostLink, Observed, PodLink};
 
+/// What came of links without a record.
+pub(super) enum Adopted {
+    /// There are none, or all were cut.
+    Nothing,
+    /// A record holds their addresses now.
+    Recorded(Box<Record>),
+    /// They are left as they are: no Network has their addresses, so nobody else can hold them.
+    Strange,
+}
+
 impl Agent {
-    /// False if the links have to be left as they are: no Network has their addresses, so nobody else can hold them.
-    pub(super) async fn adopt(&self, pod: &Pod) -> Result<bool, RoundError> {
+    /// Takes over what the links of a pod have, and records it before anything else is done: a pod that goes after that
+    /// is released like any other.
+    pub(super) async fn adopt(&self, pod: &Pod) -> Result<Adopted, RoundError> {
         let uid = &pod.key.uid;
         let found = self.orphans.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned();
-        let Some(links) = found else { return Ok(true) };
+        let Some(links) = found else { return Ok(Adopted::Nothing) };
         let observed = self.observe_orphans(uid, &links).await?;
         let (mut lost, mut kept) = (Vec::new(), false);
         for link in &links {
@@ -34,10 +48,35 @@ impl Agent {
         }
         if kept {
             debug!("links without a record are left as they are");
-            return Ok(false);
+            return Ok(Adopted::Strange);
         }
+        let adopted = self.adopted(uid);
+        if adopted.is_empty() {
+            self.forget_orphans(uid);
+            return Ok(Adopted::Nothing);
+        }
+        let record = self.record_adopted(pod, adopted).await?;
         self.forget_orphans(uid);
-        Ok(true)
+        Ok(Adopted::Recorded(Box::new(record)))
+    }
+
+    /// What a pod's links have, as a record says it.
+    fn adopted(&self, uid: &str) -> Vec<Attachment> {
+        let now = self.clock.wall();
+        let since = Some(Time(now.round(jiff::Unit::Second).unwrap_or(now)));
+        let held = self.view.lock().ipam.held_by_pod(uid);
+        let attachment = |Holding { owner, network, network_uid, addresses }| {
+            let mac = intent::mac(uid, &owner.interface);
+            Attachment {
+                network,
+                network_uid,
+                interface: owner.interface,
+                mac,
+                addresses,
+                since: since.clone(),
+            }
+        };
+        held.into_iter().map(attachment).collect()
     }
 
     /// Deals with the links of all pods that live without a record, before anyone else is given their addresses.

@@ -10,6 +10,7 @@ use fairlead_crds::{IPBlock, IfName, Ip, Network, Reason, names};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::adopt::Adopted;
 use super::probe::Verdict;
 use super::{Agent, RESYNC, RoundError, announce};
 use crate::bring::{self, Brought, Order};
@@ -32,11 +33,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
+        let record = match record {
+            Some(record) => Some(record),
+            None => match self.adopt(&pod).await? {
+                Adopted::Recorded(record) => Some(*record),
+                Adopted::Nothing => None,
+                Adopted::Strange => return Ok(Next::After(RESYNC)),
+            },
+        };
         let Intent { wanted, mut problems } = self.intent(&pod, record.as_ref());
         let record = match record {
             Some(record) => Some(self.detach_unwanted(record, &wanted).await?),
-            None if self.adopt(&pod).await? => None,
-            None => return Ok(Next::After(RESYNC)),
+            None => None,
         };
         let granted = self.find_granted(&pod, record.as_ref(), &wanted).await?;
         let (attachments, lost) = self.allocate(&pod, record.as_ref(), &wanted, &granted, &mut problems);
@@ -147,12 +155,7 @@ impl Agent {
         if let (Some(record), true) = (&record, unchanged) {
             return Ok(record.clone());
         }
-        self.remember(&pod.key.uid, |memory| memory.unrecorded = Some(pod.key.clone()));
-        let written = match &record {
-            Some(record) => self.records.set_attachments(record, attachments).await,
-            None => self.records.create(pod, attachments).await,
-        };
-        let record = match written {
+        let record = match self.write_record(pod, record.as_ref(), attachments).await {
             Ok(record) => record,
             Err(error) => {
                 let problem = Problem::new(Reason::RecordRefused, error.to_string());
@@ -160,7 +163,6 @@ impl Agent {
                 return Err(error.into());
             }
         };
-        self.remember(&pod.key.uid, |memory| memory.unrecorded = None);
         // What an earlier round was given and could not record.
         self.view.lock().ipam.give_back_except(&pod.key.uid, &record.spec.attachments);
         self.metrics.api_write("record");
@@ -169,7 +171,7 @@ impl Agent {
         Ok(record)
     }
 
-    fn keep_record(&self, record: Record) {
+    pub(super) fn keep_record(&self, record: Record) {
         self.know_links(&record);
         self.view.lock().records.insert(record.key.uid.clone(), record);
     }
@@ -239,6 +241,7 @@ impl Agent {
         let uid = &pod.key.uid;
         let seen = self.remember(uid, |memory| memory.see(&sandbox.id, Instant::now()));
         let Some(path) = self.path(sandbox).await? else {
+            self.wait_for_sandbox(uid, false);
             problems.push(Problem::new(Reason::HostNetwork, Reason::HostNetwork.means()));
             self.say(pod, record, None, &[], &Progress::Waiting(merge(problems))).await?;
             return Ok(Next::After(RESYNC));

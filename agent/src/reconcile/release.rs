@@ -14,19 +14,20 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{Agent, RoundError};
-use crate::ipam;
+use crate::bring;
+use crate::ipam::{self, Holding};
 use crate::model::Record;
+use crate::plan::HostLink;
 use crate::queue::Next;
+
+/// How soon a pod is looked at again whose sandbox is not proven gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 impl Agent {
     pub(super) async fn release(&self, record: &Record) -> Result<Next, RoundError> {
         let uid = &record.key.uid;
-        let gone_since = self.remember(uid, |memory| *memory.gone_since.get_or_insert_with(Instant::now));
-        self.wait_for_sandbox(uid, true);
-        let sandboxes = self.sandboxes();
-        if !sandboxes.trusted_since(gone_since.into_std()) || sandboxes.any_ready(uid) {
-            debug!("the pod is gone, its sandbox may not be");
-            return Ok(Next::After(Duration::from_millis(250)));
+        if !self.is_proven_gone(uid) {
+            return Ok(Next::After(LOOK_AGAIN));
         }
         let proven = Instant::now();
         self.give_up(record).await?;
@@ -37,6 +38,39 @@ impl Agent {
         self.changed.notify_one();
         info!("released");
         Ok(Next::After(Duration::ZERO))
+    }
+
+    /// The same for links that never came into a record: whatever carries the pod's UID is cut.
+    pub(super) async fn release_orphans(&self, uid: &str) -> Result<Next, RoundError> {
+        if !self.is_proven_gone(uid) {
+            return Ok(Next::After(LOOK_AGAIN));
+        }
+        let whose = uid.to_owned();
+        self.on_kernel(move |net| {
+            let of_pod = |link: &HostLink| link.alias.as_deref().and_then(bring::alias_uid) == Some(&whose);
+            let links = net.host_links()?.into_iter().filter(of_pod).map(|link| link.name);
+            net.delete_host_links(&links.collect::<Vec<_>>())
+        })
+        .await?;
+        let held = self.view.lock().ipam.held_by_pod(uid);
+        for Holding { owner, addresses, .. } in held {
+            self.blocks.quarantine(&addresses, &owner).await?;
+        }
+        self.forget_orphans(uid);
+        info!("links without a record are cut");
+        Ok(Next::After(Duration::ZERO))
+    }
+
+    /// Whether no sandbox of a pod that is gone can be there any more.
+    fn is_proven_gone(&self, uid: &str) -> bool {
+        let gone_since = self.remember(uid, |memory| *memory.gone_since.get_or_insert_with(Instant::now));
+        self.wait_for_sandbox(uid, true);
+        let sandboxes = self.sandboxes();
+        let proven = sandboxes.trusted_since(gone_since.into_std()) && !sandboxes.any_ready(uid);
+        if !proven {
+            debug!("the pod is gone, its sandbox may not be");
+        }
+        proven
     }
 
     /// What the controller held for pods of this node while its agent was away ends once they are proven gone.

@@ -48,9 +48,9 @@ impl Agent {
         // Both at once: neither waits for the other's answer.
         let (wrote, told) =
             tokio::join!(self.records.set_status(record, &status), self.say_on_pod(pod, progress));
-        if wrote? {
+        if let Some(version) = wrote? {
             self.metrics.api_write("status");
-            self.keep_status(&pod.key.uid, status);
+            self.keep_status(&pod.key.uid, status, version);
         }
         told
     }
@@ -70,9 +70,9 @@ impl Agent {
         Ok(())
     }
 
-    fn keep_status(&self, uid: &str, status: PodNetworkStatus) {
+    fn keep_status(&self, uid: &str, status: PodNetworkStatus, version: String) {
         if let Some(record) = self.view.lock().records.get_mut(uid) {
-            record.status = status;
+            (record.status, record.version) = (status, version);
         }
     }
 

@@ -73,6 +73,11 @@ impl Leases {
         }
     }
 
+    /// Whether a node's Lease is still the version that was observed; `None` if there was no Lease.
+    pub fn is_unchanged(&self, node: &str, version: Option<&str>) -> bool {
+        self.0.get(node).is_some_and(|(seen, _)| seen.as_deref() == version)
+    }
+
     /// Whether a node's Lease has been expired for `grace`, or missing for as long.
     pub fn is_silent(&self, node: &str, grace: Duration, now: Instant) -> bool {
         self.0.get(node).is_some_and(|(_, since)| now.saturating_duration_since(*since) >= LEASE + grace)
@@ -153,9 +158,15 @@ pub fn free_held(status: &IPBlockStatus, until: Timestamp, now: Timestamp) -> IP
     })
 }
 
-/// Whether nothing keeps a block of a fenced node: no record, nothing held, no quarantine that still runs.
-pub fn is_empty(status: &IPBlockStatus, used: bool, now: Timestamp) -> bool {
-    !used && status.held.is_empty() && status.quarantined.iter().all(|entry| entry.until.0 <= now)
+/// Whether a block of a fenced node can be closed: no record, nothing held. What rests on it goes on resting.
+pub fn is_unused(status: &IPBlockStatus, used: bool) -> bool {
+    !used && status.held.is_empty()
+}
+
+/// How long a block stays closed before it is given up: long enough for an agent that comes back to see it, and for all
+/// that rests on it. Counted from its closing, since nobody knows by whose clock the times on it are.
+pub fn stays_closed(status: &IPBlockStatus, quarantine: Duration) -> Duration {
+    if status.quarantined.is_empty() { LEASE } else { LEASE.max(quarantine) }
 }
 
 #[cfg(test)]
@@ -215,12 +226,18 @@ mod tests {
         assert_eq!(freed.quarantined[0].interface, ip("10.0.0.1").1);
         assert_eq!((freed.held.len(), freed.quarantined.len()), (0, 1));
         assert_eq!(quarantine(&freed, &[ip("10.0.0.1")], "u", at(100), at(7)), freed);
-        assert!(
-            !is_empty(&freed, false, at(99))
-                && is_empty(&freed, false, at(100))
-                && !is_empty(&freed, true, at(100))
-        );
-        assert!(!is_empty(&held, false, at(1_000_000)), "held has no end");
+        assert!(is_unused(&freed, false) && !is_unused(&freed, true));
+        assert!(!is_unused(&held, false), "held has no end");
+    }
+
+    #[test]
+    fn a_closed_block_rests_for_the_whole_quarantine_by_our_own_clock() {
+        let status = hold(&IPBlockStatus::default(), &[ip("10.0.0.1")], "ns/p", "u", at(1));
+        let freed = free_held(&status, at(100), at(7));
+        let quarantine = Duration::from_secs(130);
+        assert_eq!(stays_closed(&freed, quarantine), quarantine);
+        assert_eq!(stays_closed(&freed, Duration::from_secs(5)), LEASE);
+        assert_eq!(stays_closed(&IPBlockStatus::default(), quarantine), LEASE);
     }
 
     proptest! {

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::api::{CallError, Caller, status_patch};
-use super::lost::{self, Fate, Fence, LEASE, Leases, PodState};
+use super::lost::{self, Fate, Fence, Leases, PodState};
 use super::metrics::{Kind, Verb};
 use super::remains;
 use super::run::Driver;
@@ -37,8 +37,9 @@ pub struct LostNodes {
     with_records: BTreeSet<String>,
     scanned: Option<Instant>,
     looked: Option<Instant>,
-    /// Blocks that were closed, by UID: a returning agent sees that before the block is given up.
-    closed: HashMap<String, Instant>,
+    /// Blocks that were closed, by UID, with their node: a returning agent sees that before the block is given up.
+    closed: HashMap<String, (String, Instant)>,
+    wall: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
 impl LostNodes {
@@ -52,7 +53,14 @@ impl LostNodes {
             scanned: None,
             looked: None,
             closed: HashMap::new(),
+            wall: Box::new(Timestamp::now),
         }
+    }
+
+    /// The same with another clock for the times that people read.
+    #[must_use]
+    pub fn by_clock(self, wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self { wall: Box::new(wall), ..self }
     }
 
     async fn pass(&mut self, view: &View) -> Result<(), CallError> {
@@ -68,6 +76,7 @@ impl LostNodes {
         self.leases.observe(&held, &nodes, Instant::now().into_std());
         for node in held.keys().chain(&nodes).collect::<BTreeSet<_>>() {
             if !self.leases.is_silent(node, self.grace, Instant::now().into_std()) {
+                self.closed.retain(|_, (owner, _)| owner != node);
                 continue;
             }
             match self.clear(node, view).await {
@@ -102,6 +111,7 @@ impl LostNodes {
             let pod = pods.get(&record.spec.pod_uid).copied().unwrap_or(PodState::Gone);
             match lost::fate(fence, record.metadata.deletion_timestamp.is_some(), pod) {
                 Fate::Keep => kept.push(record),
+                _ if !self.is_still_silent(node).await? => return Ok(()),
                 fate => self.dispose(&record, fate, view).await?,
             }
         }
@@ -113,6 +123,12 @@ impl LostNodes {
             self.forget(node, view).await?;
         }
         Ok(())
+    }
+
+    /// Whether the agent has not come back since its Lease was looked at: asked right before what cannot be undone.
+    async fn is_still_silent(&self, node: &str) -> Result<bool, CallError> {
+        let version = remains::lease_version(&self.caller, node).await?;
+        Ok(self.leases.is_unchanged(node, version.as_deref()))
     }
 
     /// The pods bound to a node, by UID; a pod never changes its node. A quorum read.
@@ -135,10 +151,13 @@ impl LostNodes {
         }
         let api: Api<PodNetwork> =
             Api::namespaced(self.caller.client.clone(), &record.namespace().unwrap_or_default());
-        if record.metadata.deletion_timestamp.is_none() {
-            self.delete(&api, Kind::PodNetwork, record).await?;
+        let going = match record.metadata.deletion_timestamp {
+            Some(_) => Some(record.clone()),
+            None => self.delete(&api, Kind::PodNetwork, record).await?,
+        };
+        if let Some(record) = going {
+            remains::drop_record_finalizer(&self.caller, &record).await?;
         }
-        remains::drop_record_finalizer(&self.caller, record).await?;
         info!(pod, node = record.spec.node_name, fate = ?fate, "record of a lost node removed");
         Ok(())
     }
@@ -165,9 +184,9 @@ impl LostNodes {
         }
         let wanted = if fate == Fate::Hold {
             let pod = format!("{}/{}", record.namespace().unwrap_or_default(), record.spec.pod_name);
-            lost::hold(&status, addresses, &pod, pod_uid, Timestamp::now())
+            lost::hold(&status, addresses, &pod, pod_uid, (self.wall)())
         } else {
-            lost::quarantine(&status, addresses, pod_uid, until(&block, view), Timestamp::now())
+            lost::quarantine(&status, addresses, pod_uid, self.until(&block, view), (self.wall)())
         };
         self.write_status(&block, &status, &wanted).await
     }
@@ -211,11 +230,11 @@ impl LostNodes {
                 self.end_turn(block, used.contains(&uid)).await?;
                 continue;
             }
-            let freed = lost::free_held(&status, until(block, view), Timestamp::now());
+            let freed = lost::free_held(&status, self.until(block, view), (self.wall)());
             if freed != status {
                 self.write_status(block, &status, &freed).await?;
-            } else if lost::is_empty(&status, used.contains(&uid), Timestamp::now()) {
-                self.give_up(block, uid).await?;
+            } else if lost::is_unused(&status, used.contains(&uid)) {
+                self.give_up(block, &status, view).await?;
             }
         }
         Ok(!blocks.is_empty())
@@ -225,7 +244,7 @@ impl LostNodes {
     async fn end_turn(&self, block: &IPBlock, used: bool) -> Result<(), CallError> {
         let Some(holder) = block.open_turn().filter(|_| !used) else { return Ok(()) };
         let (api, name): (Api<IPBlock>, _) = (Api::all(self.caller.client.clone()), block.name_any());
-        let released = Released { turn: holder.turn, at: Time(Timestamp::now()) };
+        let released = Released { turn: holder.turn, at: Time((self.wall)()) };
         let status = serde_json::json!({ "released": released, "held": [], "quarantined": [] });
         let (patch, params) =
             (status_patch(&block.resource_version().unwrap_or_default(), &status), PatchParams::default());
@@ -236,14 +255,21 @@ impl LostNodes {
     }
 
     /// An agent that comes back sees the deletion before the block can be claimed by another node.
-    async fn give_up(&mut self, block: &IPBlock, uid: String) -> Result<(), CallError> {
-        let api: Api<IPBlock> = Api::all(self.caller.client.clone());
+    async fn give_up(
+        &mut self,
+        block: &IPBlock,
+        status: &IPBlockStatus,
+        view: &View,
+    ) -> Result<(), CallError> {
+        let (api, node): (Api<IPBlock>, _) = (Api::all(self.caller.client.clone()), &block.spec.node_name);
         if block.metadata.deletion_timestamp.is_none() {
             self.delete(&api, Kind::IPBlock, block).await?;
-            info!(block = block.name_any(), node = block.spec.node_name, "block of a lost node closed");
+            info!(block = block.name_any(), node, "block of a lost node closed");
         }
-        let since = *self.closed.entry(uid.clone()).or_insert_with(Instant::now);
-        if since.elapsed() >= LEASE {
+        let uid = block.uid().unwrap_or_default();
+        let (_, since) = self.closed.entry(uid.clone()).or_insert_with(|| (node.clone(), Instant::now()));
+        let rests = lost::stays_closed(status, quarantine(block, view));
+        if since.elapsed() >= rests && self.is_still_silent(node).await? {
             remains::drop_block_finalizer(&self.caller, block).await?;
             self.closed.remove(&uid);
         }
@@ -268,30 +294,33 @@ impl LostNodes {
         Ok(())
     }
 
-    /// Deletes exactly the version that was looked at.
-    async fn delete<K>(&self, api: &Api<K>, kind: Kind, object: &K) -> Result<(), CallError>
+    /// When the quarantine of an address ends that is freed now.
+    fn until(&self, block: &IPBlock, view: &View) -> Timestamp {
+        (self.wall)().saturating_add(quarantine(block, view)).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Deletes exactly the version that was looked at. What is left of it then, if a finalizer keeps it.
+    async fn delete<K>(&self, api: &Api<K>, kind: Kind, object: &K) -> Result<Option<K>, CallError>
     where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
     {
         let preconditions = Preconditions { uid: object.uid(), resource_version: object.resource_version() };
         let (name, params) = (object.name_any(), DeleteParams::default().preconditions(preconditions));
         match self.caller.write(Verb::Delete, kind, &name, api.delete(&name, &params)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.is_not_found() => Ok(()),
+            Ok(answer) => Ok(answer.left()),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
 }
 
-/// When the quarantine of an address ends that is freed now.
-fn until(block: &IPBlock, view: &View) -> Timestamp {
+fn quarantine(block: &IPBlock, view: &View) -> Duration {
     let network = view.networks.get(&block.spec.network);
     let network = network.filter(|network| network.metadata.uid.as_deref() == Some(&block.spec.network_uid));
-    let quarantine = network
+    network
         .as_ref()
         .and_then(|network| network.spec.ipam.as_ref())
-        .map_or(QUARANTINE, |ipam| ipam.quarantine.0);
-    Timestamp::now().saturating_add(quarantine).unwrap_or(Timestamp::MAX)
+        .map_or(QUARANTINE, |ipam| ipam.quarantine.0)
 }
 
 impl Driver for LostNodes {

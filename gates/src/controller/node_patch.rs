@@ -72,6 +72,11 @@ pub fn without_finalizer(uid: &str, finalizers: &[String], finalizer: &str) -> O
     ]))
 }
 
+/// The patch with the condition that the object is still of this version.
+pub fn of_version(version: &str, patch: Patch) -> Patch {
+    Patch([vec![test(["metadata", "resourceVersion"], json!(version))], patch.0].concat())
+}
+
 /// The patch that adds one finalizer to an object of exactly this version.
 pub fn with_finalizer(version: &str, finalizers: Option<&[String]>, finalizer: &str) -> Patch {
     let place = match finalizers {
@@ -81,7 +86,7 @@ pub fn with_finalizer(version: &str, finalizers: Option<&[String]>, finalizer: &
         ],
         Some(_) => vec![add(["metadata", "finalizers", "-"], json!(finalizer))],
     };
-    Patch([vec![test(["metadata", "resourceVersion"], json!(version))], place].concat())
+    of_version(version, Patch(place))
 }
 
 /// The patch that lifts one scheduling gate of a pod of that UID; `None` if it is not there.

@@ -17,10 +17,7 @@ use super::node_patch;
 pub(super) async fn leases(caller: &Caller) -> Result<BTreeMap<String, String>, CallError> {
     let api: Api<Lease> = Api::namespaced(caller.client.clone(), names::INSTALL_NAMESPACE);
     let leases = caller.read("list leases", api.list(&ListParams::default())).await?;
-    let held = leases.items.into_iter().filter(|lease| {
-        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
-        lease.name_any() != names::CONTROLLER && holder.is_some_and(|holder| !holder.is_empty())
-    });
+    let held = leases.items.into_iter().filter(is_held);
     Ok(held.map(|lease| (lease.name_any(), lease.resource_version().unwrap_or_default())).collect())
 }
 
@@ -47,16 +44,47 @@ fn of_node(node: &str) -> ListParams {
     ListParams::default().fields(&format!("spec.nodeName={node}"))
 }
 
-/// Removes our finalizer from a record.
-pub(super) async fn drop_record_finalizer(caller: &Caller, record: &PodNetwork) -> Result<(), CallError> {
-    let api = Api::namespaced(caller.client.clone(), &record.namespace().unwrap_or_default());
-    drop_finalizer(caller, &api, Kind::PodNetwork, record, names::POD_NETWORK_FINALIZER).await
+/// The version of an agent's Lease, if someone holds it.
+pub(super) async fn lease_version(caller: &Caller, node: &str) -> Result<Option<String>, CallError> {
+    let api: Api<Lease> = Api::namespaced(caller.client.clone(), names::INSTALL_NAMESPACE);
+    let lease = caller.read("get a lease", api.get_opt(node)).await?;
+    Ok(lease.filter(is_held).and_then(|lease| lease.resource_version()))
 }
 
-/// Removes our finalizer from a block.
+fn is_held(lease: &Lease) -> bool {
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+    lease.name_any() != names::CONTROLLER && holder.is_some_and(|holder| !holder.is_empty())
+}
+
+/// Removes our finalizer from a record, as it was read.
+pub(super) async fn drop_record_finalizer(caller: &Caller, record: &PodNetwork) -> Result<(), CallError> {
+    let api = Api::namespaced(caller.client.clone(), &record.namespace().unwrap_or_default());
+    drop_unchanged(caller, &api, Kind::PodNetwork, record, names::POD_NETWORK_FINALIZER).await
+}
+
+/// Removes our finalizer from a block, as it was read.
 pub(super) async fn drop_block_finalizer(caller: &Caller, block: &IPBlock) -> Result<(), CallError> {
     let api = Api::all(caller.client.clone());
-    drop_finalizer(caller, &api, Kind::IPBlock, block, names::BLOCK_FINALIZER).await
+    drop_unchanged(caller, &api, Kind::IPBlock, block, names::BLOCK_FINALIZER).await
+}
+
+/// Removes one finalizer from an object of exactly this version; success if it is already gone.
+async fn drop_unchanged<K>(
+    caller: &Caller,
+    api: &Api<K>,
+    kind: Kind,
+    object: &K,
+    finalizer: &str,
+) -> Result<(), CallError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let uid = object.uid().unwrap_or_default();
+    let Some(patch) = node_patch::without_finalizer(&uid, object.finalizers(), finalizer) else {
+        return Ok(());
+    };
+    let patch = node_patch::of_version(&object.resource_version().unwrap_or_default(), patch);
+    remove(caller, api, kind, object, patch, finalizer).await
 }
 
 /// Removes one finalizer from an object; success if it is already gone.
@@ -70,14 +98,26 @@ pub(super) async fn drop_finalizer<K>(
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
-    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let Some(patch) = node_patch::without_finalizer(&uid, object.finalizers(), finalizer) else {
-        return Ok(());
-    };
-    match caller
-        .write(Verb::Patch, kind, &name, api.patch(&name, &PatchParams::default(), &json_patch(patch)))
-        .await
-    {
+    let uid = object.uid().unwrap_or_default();
+    match node_patch::without_finalizer(&uid, object.finalizers(), finalizer) {
+        Some(patch) => remove(caller, api, kind, object, patch, finalizer).await,
+        None => Ok(()),
+    }
+}
+
+async fn remove<K>(
+    caller: &Caller,
+    api: &Api<K>,
+    kind: Kind,
+    object: &K,
+    patch: json_patch::Patch,
+    finalizer: &str,
+) -> Result<(), CallError>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let (name, params, patch) = (object.name_any(), PatchParams::default(), json_patch(patch));
+    match caller.write(Verb::Patch, kind, &name, api.patch(&name, &params, &patch)).await {
         Ok(_) => info!(?kind, name, finalizer, "finalizer removed"),
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),

@@ -16,6 +16,7 @@ fn record() -> Record {
     status.sandbox =
         Some(SandboxRef { id: "s".into(), attempt: 0, cookie: 7, nsid: 1, boot_id: "boot".into() });
     Record {
+        version: "1".into(),
         key: PodKey { namespace: "ns".into(), name: "p".into(), uid: "u".into() },
         uid: "r".into(),
         generation: Some(1),

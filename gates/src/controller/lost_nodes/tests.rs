@@ -80,7 +80,8 @@ async fn a_released_address_is_in_quarantine_before_its_record_is_deleted() {
     assert_eq!(options["preconditions"], json!({ "uid": "record", "resourceVersion": "3" }));
     let (line, patch) = serve(&mut server, 200, &json!(record())).await;
     assert_eq!(line, "PATCH /apis/fairlead.dev/v1alpha1/namespaces/ns/podnetworks/p-1");
-    assert_eq!(patch[0], json!({ "op": "test", "path": "/metadata/uid", "value": "record" }));
+    assert_eq!(patch[0], json!({ "op": "test", "path": "/metadata/resourceVersion", "value": "3" }));
+    assert_eq!(patch[1], json!({ "op": "test", "path": "/metadata/uid", "value": "record" }));
     work.await.unwrap().unwrap();
 }
 
