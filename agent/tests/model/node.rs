@@ -253,7 +253,7 @@ impl Node {
         for uid in std::mem::take(&mut *running.starts.lock().unwrap()) {
             let (agent, queue) = (Arc::clone(&running.agent), running.agent.queue.clone());
             running.tasks.push(Task::new(format!("pod {uid}"), async move {
-                let next = agent.reconcile(uid.clone()).await;
+                let next = Box::pin(agent.reconcile(uid.clone())).await;
                 queue.finish(&uid, next);
             }));
         }
