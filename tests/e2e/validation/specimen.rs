@@ -118,6 +118,7 @@ pub fn ip_block(server: &Server, space: &str) -> Specimens {
     let status = json!({
         "quarantined": [{ "address": "10.20.0.5", "until": "2024-01-01T00:00:00.000000Z", "podUID": "1", "interface": "net1", "since": "2024-01-01T00:00:00Z" }],
         "held": [{ "address": "10.20.0.6", "pod": "default/web-0", "podUID": "2", "interface": "net1", "since": "2024-01-01T00:00:00Z" }],
+        "conflicts": [{ "address": "10.20.0.8", "mac": "02:00:00:00:00:01", "since": "2024-01-01T00:00:00Z", "retryAfter": "2024-01-01T00:10:00Z" }],
         "released": { "turn": 1, "at": "2024-01-01T00:00:00.000000Z" },
     });
     let mut reserved = spec.clone();
@@ -137,7 +138,7 @@ pub fn ip_block(server: &Server, space: &str) -> Specimens {
 pub fn node_network(server: &Server, name: &str) -> Specimens {
     let status = json!({
         "agentVersion": "0.1.0",
-        "holds": ["Gate"],
+        "hold": "gate",
         "summary": "blue 6/28",
         "networks": [{
             "name": "blue", "ready": false, "reason": "Missing", "message": "it is not there",
@@ -152,6 +153,7 @@ pub fn node_network(server: &Server, name: &str) -> Specimens {
 /// The one Admission, as the controller could write it.
 pub fn admission(server: &Server) -> Specimens {
     let attach = json!([{ "network": "blue", "interface": "net1", "namespaceSelector": selector(), "podSelector": selector() }]);
-    let spec = json!({ "networks": [{ "name": "blue", "resource": true }], "attach": attach, "uninstalling": false });
+    let network = json!({ "name": "blue", "resource": true, "gated": true, "hold": "Nri" });
+    let spec = json!({ "hold": "Gate", "networks": [network], "attach": attach, "uninstalling": false });
     Specimens { objects: vec![server.manifest("default", &spec)], status: None }
 }

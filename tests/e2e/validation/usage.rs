@@ -173,7 +173,7 @@ pub async fn presentation(env: Arc<Env>) -> Result<()> {
     for (short, columns) in [
         ("fnet", "NAME DRIVER REACH ACCEPTED REASON ADDRESSES UNCLAIMED AGE MESSAGE"),
         ("pnet", "NAME POD NODE NETWORKS ADDRESSES READY REASON AGE MESSAGE"),
-        ("nnet", "NAME READY NETWORKS AGENT AGE"),
+        ("nnet", "NAME READY NETWORKS HOLD AGENT AGE"),
         ("ipblocks", "NAME NETWORK CIDR NODE CLAIM SPACE HOLDER KEPT BY AGE"),
         ("admissions", "NAME AGE"),
     ] {
