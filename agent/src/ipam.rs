@@ -353,6 +353,15 @@ impl Ipam {
         });
     }
 
+    /// Says that addresses in quarantine are on their way out of a pod's record, or out of it: until then no other record
+    /// may name them, however long that takes.
+    pub fn set_leaving(&mut self, addresses: &[HeldAddress], owner: &Owner, leaving: bool) {
+        for held in addresses {
+            let block = self.blocks.get_mut(&held.block).filter(|block| block.uid == held.block_uid);
+            block.into_iter().for_each(|block| block.set_leaving(held.address.addr(), &owner.uid, leaving));
+        }
+    }
+
     /// Leaves out an address that a stranger answered for before its owner used it.
     pub fn conflict(&mut self, held: &HeldAddress, owner: &Owner, mac: Mac, now: Timestamp) {
         self.of_pod(&owner.uid, |block| {

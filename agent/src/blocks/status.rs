@@ -99,7 +99,8 @@ impl Blocks {
         Arc::clone(writers.entry(name.to_owned()).or_default())
     }
 
-    /// Puts a pod's addresses into quarantine and returns once the blocks say so: only then may the record go.
+    /// Puts a pod's addresses into quarantine and returns once the blocks say so: only then may the record go. However
+    /// long that takes, they rest until [`Self::left`] says that it is gone.
     ///
     /// # Errors
     /// [`ApiError`]; asking again is safe.
@@ -108,11 +109,17 @@ impl Blocks {
         {
             let mut view = self.view.lock();
             addresses.iter().for_each(|held| view.ipam.quarantine(held, owner, now));
+            view.ipam.set_leaving(addresses, owner, true);
         }
         for held in addresses {
             self.write_status(&held.block, &held.block_uid).await?;
         }
         Ok(())
+    }
+
+    /// No record names these addresses any more.
+    pub fn left(&self, addresses: &[HeldAddress], owner: &Owner) {
+        self.view.lock().ipam.set_leaving(addresses, owner, false);
     }
 
     /// Leaves out an address that a stranger answered for before its owner used it. The block says so soon; nobody

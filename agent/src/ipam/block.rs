@@ -43,8 +43,8 @@ pub struct Block {
     range: Option<(Cidr, Addresses)>,
     used: BTreeMap<IpAddr, Owner>,
     quarantined: BTreeMap<IpAddr, Quarantined>,
-    /// Those of them whose quarantine began here, when they were proven free.
-    begun: BTreeSet<IpAddr>,
+    /// Those of them whose record may still be there: they rest for as long as that takes.
+    leaving: BTreeSet<IpAddr>,
     pub(super) held: BTreeMap<IpAddr, Held>,
     conflicts: BTreeMap<IpAddr, Conflict>,
     cursor: u128,
@@ -69,7 +69,7 @@ impl Block {
             quarantined: status.quarantined.into_iter().map(|entry| (entry.address.0, entry)).collect(),
             held: status.held.into_iter().map(|held| (held.address.0, held)).collect(),
             conflicts: status.conflicts.into_iter().map(|entry| (entry.address.0, entry)).collect(),
-            begun: BTreeSet::new(),
+            leaving: BTreeSet::new(),
             cursor: 0,
             full_until: None,
             closing: block.metadata.deletion_timestamp.is_some() && block.spec.claim.is_none(),
@@ -101,7 +101,7 @@ impl Block {
         self.quarantined.retain(|address, _| !self.used.contains_key(address));
         self.quarantined.extend(old.quarantined);
         self.conflicts.extend(old.conflicts);
-        self.begun = old.begun;
+        self.leaving = old.leaving;
         self.cursor = old.cursor;
     }
 
@@ -124,6 +124,7 @@ impl Block {
     pub fn can_go(&self, now: Timestamp) -> bool {
         self.is_empty()
             && self.held.is_empty()
+            && self.leaving.is_empty()
             && self.quarantined_until(now).is_none()
             && self.conflict_list(now).is_empty()
     }
@@ -140,7 +141,7 @@ impl Block {
     /// Notes what a record is known to hold, unless it is on its way out: what rests since it was freed goes on resting.
     pub(super) fn restore_known(&mut self, address: IpAddr, owner: &Owner) -> bool {
         let rests = self.quarantined.get(&address).is_some_and(|entry| entry.pod_uid == owner.uid);
-        (rests && self.begun.contains(&address)) || self.restore(address, owner)
+        (rests && self.leaving.contains(&address)) || self.restore(address, owner)
     }
 
     /// Notes what an interface has, which no record holds yet.
@@ -152,7 +153,7 @@ impl Block {
         if mine {
             self.used.insert(address, owner.clone());
             self.quarantined.remove(&address);
-            self.begun.remove(&address);
+            self.leaving.remove(&address);
         }
         mine
     }
@@ -185,7 +186,7 @@ impl Block {
         self.cursor = (offset + 1) % size;
         let address = self.at(offset);
         self.quarantined.remove(&address);
-        self.begun.remove(&address);
+        self.leaving.remove(&address);
         self.used.insert(address, owner.clone());
         Some(self.describe(address))
     }
@@ -232,17 +233,30 @@ impl Block {
         if self.used.get(&address) == Some(owner) {
             self.used.remove(&address);
             self.held.retain(|at, held| *at != address || held.pod_uid != owner.uid);
-            self.quarantined.retain(|_, entry| entry.until.0 > now);
+            let leaving = &self.leaving;
+            self.quarantined.retain(|address, entry| entry.until.0 > now || leaving.contains(address));
             let entry = freed(Ip(address), owner.uid.clone(), Some(owner.interface.clone()), until, now);
             self.quarantined.insert(address, entry);
             self.full_until = None;
-            self.begun.insert(address);
         }
+    }
+
+    /// An address that rests is on its way out of its pod's record, or is out of it.
+    pub(super) fn set_leaving(&mut self, address: IpAddr, uid: &str, leaving: bool) {
+        if self.quarantined.get(&address).is_none_or(|entry| entry.pod_uid != uid) {
+            return;
+        }
+        self.full_until = None;
+        if leaving {
+            self.leaving.insert(address)
+        } else {
+            self.leaving.remove(&address)
+        };
     }
 
     /// The quarantine list as it belongs into the block's status, without those whose time is over.
     pub fn quarantine_list(&self, now: Timestamp) -> Vec<Quarantined> {
-        self.quarantined.values().filter(|entry| entry.until.0 > now).cloned().collect()
+        self.quarantined.values().filter(|entry| self.rests(entry, now)).cloned().collect()
     }
 
     /// The addresses held for pods of a lost node, as they belong into the block's status.
@@ -265,7 +279,7 @@ impl Block {
         let left_out = self.range.as_ref().map_or(self.size(), |(_, unusable)| unusable.count_in(&self.cidr));
         let usable = u64::try_from(self.size().saturating_sub(left_out)).unwrap_or(u64::MAX);
         let used_usable = self.used.keys().filter(|address| self.is_usable(**address)).count() as u64;
-        let quarantined = self.quarantined.iter().filter(|(_, entry)| entry.until.0 > now);
+        let quarantined = self.quarantined.iter().filter(|(_, entry)| self.rests(entry, now));
         let held = self.held.keys().filter(|address| !self.is_quarantined(**address, now));
         let stranger = |address: &&IpAddr| {
             self.is_conflicting(**address, now)
@@ -299,7 +313,11 @@ impl Block {
     }
 
     fn is_quarantined(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.quarantined.get(&address).is_some_and(|entry| entry.until.0 > now)
+        self.quarantined.get(&address).is_some_and(|entry| self.rests(entry, now))
+    }
+
+    fn rests(&self, entry: &Quarantined, now: Timestamp) -> bool {
+        entry.until.0 > now || self.leaving.contains(&entry.address.0)
     }
 
     /// Number of addresses: at most 1024, see the bounds of `blockPrefix`.

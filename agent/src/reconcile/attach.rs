@@ -91,6 +91,7 @@ impl Agent {
         let record = self.records.set_attachments(&record, kept).await?;
         self.metrics.api_write("record");
         self.keep_record(record.clone());
+        self.left(&record.key.uid, &gone);
         self.end_turns(&record.key.uid, &gone).await;
         Ok(record)
     }

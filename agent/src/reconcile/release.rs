@@ -32,12 +32,20 @@ impl Agent {
         let proven = Instant::now();
         self.give_up(record).await?;
         self.view.lock().records.remove(uid);
+        self.left(uid, &record.spec.attachments);
         self.forget_links(record);
         self.wait_for_sandbox(uid, false);
         self.metrics.released(proven.elapsed());
         self.changed.notify_one();
         info!("released");
         Ok(Next::After(Duration::ZERO))
+    }
+
+    /// The record names what these attachments had no more.
+    pub(super) fn left(&self, uid: &str, attachments: &[Attachment]) {
+        for attachment in attachments {
+            self.blocks.left(&attachment.addresses, &ipam::owner(uid, &attachment.interface));
+        }
     }
 
     /// The same for links that never came into a record: whatever carries the pod's UID is cut.
@@ -55,6 +63,7 @@ impl Agent {
         let held = self.view.lock().ipam.held_by_pod(uid);
         for Holding { owner, addresses, .. } in held {
             self.blocks.quarantine(&addresses, &owner).await?;
+            self.blocks.left(&addresses, &owner);
         }
         self.forget_orphans(uid);
         info!("links without a record are cut");
