@@ -69,7 +69,7 @@ impl Bridges {
             Problem::new(Reason::NetworkNotFound, format!("network {network} does not exist"))
         })?;
         let here =
-            |other: &&Network| model::is_accepted(other) && model::is_on_node(other, &view.node.labels);
+            |other: &&Network| other.is_accepted() && model::is_on_node(other, &view.node.labels);
         let sharing = view
             .networks
             .values()
@@ -112,7 +112,7 @@ impl Bridges {
         let names: Vec<String> = {
             let view = self.view.lock();
             let here = |network: &&Network| {
-                model::is_accepted(network)
+                network.is_accepted()
                     && model::is_on_node(network, &view.node.labels)
                     && network.spec.bridge.is_some()
             };

@@ -180,8 +180,8 @@ fn check(request: &Request, pod: &Pod, world: World<'_>) -> Result<(String, Vec<
     if network.metadata.deletion_timestamp.is_some() {
         return Err(Problem::new(Reason::NetworkTerminating, format!("network {name} is being deleted")));
     }
-    if !model::is_accepted(network) {
-        let why = model::acceptance_message(network).unwrap_or("the controller has not looked at it yet");
+    if !network.is_accepted() {
+        let why = network.acceptance_message().unwrap_or("the controller has not looked at it yet");
         return Err(Problem::new(
             Reason::NetworkNotAccepted,
             format!("network {name} is not accepted: {why}"),

@@ -167,18 +167,6 @@ pub struct Node {
     pub pod_limit: u64,
 }
 
-/// Whether the controller has accepted the present generation of a network, or an earlier one that still holds.
-pub fn is_accepted(network: &Network) -> bool {
-    let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|c| c.type_ == "Accepted" && c.status == "True")
-}
-
-/// The sentence of a network's `Accepted` condition.
-pub fn acceptance_message(network: &Network) -> Option<&str> {
-    let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().find(|c| c.type_ == "Accepted").map(|c| c.message.as_str())
-}
-
 /// Whether a network exists on a node with these labels.
 pub fn is_on_node(network: &Network, labels: &BTreeMap<String, String>) -> bool {
     network.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))

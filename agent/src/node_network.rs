@@ -186,7 +186,7 @@ fn status(
     let networks: Vec<NetworkOnNode> = view
         .networks
         .values()
-        .filter(|network| model::is_accepted(network) && model::is_on_node(network, &view.node.labels))
+        .filter(|network| network.is_accepted() && model::is_on_node(network, &view.node.labels))
         .filter_map(|network| {
             Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), clock.now()))
         })
@@ -254,5 +254,5 @@ fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> Netwo
 
 fn of_family((family, counts): (Family, Counts)) -> FamilyOnNode {
     let Counts { owned, used, quarantined, free, claimable } = counts;
-    FamilyOnNode { family: family.into(), owned, used, quarantined, free, claimable }
+    FamilyOnNode { family, owned, used, quarantined, free, claimable }
 }

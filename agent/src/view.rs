@@ -96,7 +96,7 @@ impl Inner {
     /// Only Networks of this node have a pool: blocks of others are neither claimed nor kept.
     fn refresh_pools(&mut self) {
         let here =
-            |network: &&Network| model::is_accepted(network) && model::is_on_node(network, &self.node.labels);
+            |network: &&Network| network.is_accepted() && model::is_on_node(network, &self.node.labels);
         self.ipam.set_pools(self.networks.values().filter(here).filter_map(Pool::of));
         let quarantine = |network: &Network| {
             Some((network.metadata.uid.clone()?, network.spec.ipam.as_ref()?.quarantine.0))

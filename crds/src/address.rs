@@ -26,12 +26,14 @@ impl ParseError {
     }
 }
 
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A family of addresses, named as in the fields of Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Family {
     /// IPv4.
+    #[serde(rename = "IPv4")]
     V4,
     /// IPv6.
+    #[serde(rename = "IPv6")]
     V6,
 }
 

@@ -1,15 +1,17 @@
 //! A dry run: would this pod fit, on which nodes, and from which ranges would its addresses come. Pure.
 //!
 //! It follows what agents do: an address of a block that the node owns, in the order of the ranges; only then a new
-//! block. Its reasons are those that the pod would show. Other pods may be faster than the answer.
+//! block. Its reasons are those that the pod would show. Other pods may be faster than the answer, and whether a reserved
+//! address is somebody's already is for the controller to say.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::jiff::Timestamp;
 
+use crate::address::Family;
 use crate::network::AllowedFrom;
-use crate::node_network::IpFamily;
 use crate::request::{self, Request};
+use crate::reserved::{self, Ask};
 use crate::{Cidr, IPBlock, Network, NodeNetwork, PodNetwork, Reason, names};
 
 use self::supply::{Lack, Supply};
@@ -30,6 +32,8 @@ pub struct Pod<'a> {
     pub namespace: &'a str,
     /// Labels of its namespace.
     pub namespace_labels: &'a Labels,
+    /// Name of the `StatefulSet` that owns it, for which a network may keep addresses.
+    pub stateful_set: Option<&'a str>,
     /// Whether it uses the node's own network.
     pub host_network: bool,
 }
@@ -71,8 +75,8 @@ pub struct Obstacle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Source {
     /// Its family.
-    pub family: IpFamily,
-    /// The range; `None` where several are possible and the blocks are not known.
+    pub family: Family,
+    /// The range; `None` for a reserved address, and where several are possible and the blocks are not known.
     pub range: Option<Cidr>,
     /// Whether the node would have to claim a block first.
     pub claims: bool,
@@ -142,19 +146,14 @@ fn obstacle(reason: Reason, message: impl Into<String>) -> Obstacle {
 
 /// What the annotation asks for, and what the snapshot or else the attach rules add.
 fn requests(pod: Pod<'_>, world: World<'_>) -> Result<Vec<Request>, Obstacle> {
-    let read = |annotation: &str, value: &str| {
-        request::parse(value)
-            .map_err(|error| obstacle(Reason::InvalidRequest, format!("annotation {annotation}: {error}")))
-    };
     let annotation = |name: &str| pod.annotations.get(name).map(String::as_str);
-    let mut requests =
-        read(names::NETWORKS_ANNOTATION, annotation(names::NETWORKS_ANNOTATION).unwrap_or_default())?;
-    let selected: Vec<Request> = match annotation(names::SELECTED_ANNOTATION) {
-        Some(selected) => read(names::SELECTED_ANNOTATION, selected)?,
-        None => selected(pod, world),
-    };
-    let asked: Vec<String> = requests.iter().map(|request| request.network.clone()).collect();
-    requests.extend(selected.into_iter().filter(|request| !asked.contains(&request.network)));
+    let (asked, snapshot) = (annotation(names::NETWORKS_ANNOTATION), annotation(names::SELECTED_ANNOTATION));
+    let mut requests = request::merge(asked, snapshot).map_err(|(name, error)| {
+        obstacle(Reason::InvalidRequest, format!("annotation {name}: {error}"))
+    })?;
+    if snapshot.is_none() {
+        request::add_selected(&mut requests, selected(pod, world));
+    }
     Ok(requests)
 }
 
@@ -162,7 +161,7 @@ fn selected(pod: Pod<'_>, world: World<'_>) -> Vec<Request> {
     if pod.namespace_labels.get(names::ATTACH_LABEL).map(String::as_str) != Some(names::ATTACH_ENABLED) {
         return Vec::new();
     }
-    let rules = world.networks.iter().filter(|network| is_accepted(network)).filter_map(|network| {
+    let rules = world.networks.iter().filter(|network| network.is_accepted()).filter_map(|network| {
         let rule = network.spec.attach.iter().find(|rule| {
             rule.namespace_selector.matches(pod.namespace_labels) && rule.pod_selector.matches(pod.labels)
         })?;
@@ -172,18 +171,12 @@ fn selected(pod: Pod<'_>, world: World<'_>) -> Vec<Request> {
     rules.collect()
 }
 
-fn condition<'a>(network: &'a Network, kind: &str) -> Option<(&'a str, &'a str)> {
-    let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    let found = conditions.into_iter().find(|condition| condition.type_ == kind)?;
-    Some((&found.status, &found.message))
-}
-
-fn is_accepted(network: &Network) -> bool {
-    condition(network, "Accepted").is_some_and(|(status, _)| status == "True")
-}
-
-/// The Network of a request, if it is there for pods of that namespace.
-fn network<'a>(request: &Request, pod: Pod<'_>, world: World<'a>) -> Result<&'a Network, Obstacle> {
+/// The Network of a request, if it is there for pods of that namespace, and what the pod shall have of its reserved ranges.
+fn network<'a>(
+    request: &Request,
+    pod: Pod<'_>,
+    world: World<'a>,
+) -> Result<(&'a Network, Vec<Ask>), Obstacle> {
     let name = &request.network;
     let found = world.networks.iter().find(|network| network.metadata.name.as_ref() == Some(name));
     let network =
@@ -191,9 +184,8 @@ fn network<'a>(request: &Request, pod: Pod<'_>, world: World<'a>) -> Result<&'a 
     if network.metadata.deletion_timestamp.is_some() {
         return Err(obstacle(Reason::NetworkTerminating, format!("network {name} is being deleted")));
     }
-    if !is_accepted(network) {
-        let why =
-            condition(network, "Accepted").map_or("the controller has not looked at it yet", |(_, why)| why);
+    if !network.is_accepted() {
+        let why = network.acceptance_message().unwrap_or("the controller has not looked at it yet");
         return Err(obstacle(Reason::NetworkNotAccepted, format!("network {name} is not accepted: {why}")));
     }
     let allowed = &network.spec.allowed_namespaces;
@@ -202,14 +194,15 @@ fn network<'a>(request: &Request, pod: Pod<'_>, world: World<'a>) -> Result<&'a 
         let message = format!("network {name} does not allow namespace {}", pod.namespace);
         return Err(obstacle(Reason::NamespaceNotAllowed, message));
     }
-    Ok(network)
+    let asks = reserved::asks(network, request, pod.stateful_set);
+    asks.map(|asks| (network, asks)).map_err(|refusal| obstacle(refusal.reason, refusal.message))
 }
 
-fn on_node(networks: &[&Network], node: Node<'_>, world: World<'_>) -> NodeFit {
+fn on_node(networks: &[(&Network, Vec<Ask>)], node: Node<'_>, world: World<'_>) -> NodeFit {
     let mut answer = NodeFit { node: node.name.to_owned(), planned: Vec::new(), obstacles: Vec::new() };
     let mut supplies: BTreeMap<&str, Supply> = BTreeMap::new();
     let mut asked: BTreeMap<&str, u64> = BTreeMap::new();
-    for network in networks {
+    for (network, asks) in networks {
         let name = network.metadata.name.as_deref().unwrap_or_default();
         let count = asked.entry(name).or_default();
         *count += 1;
@@ -217,7 +210,7 @@ fn on_node(networks: &[&Network], node: Node<'_>, world: World<'_>) -> NodeFit {
             .and_then(|()| check_room(network, name, node, *count))
             .and_then(|()| {
                 let supply = supplies.entry(name).or_insert_with(|| Supply::of(network, node.name, world));
-                supply.take().map_err(|lack| lacking(name, lack))
+                supply.take(asks).map_err(|lack| lacking(name, lack))
             });
         match planned {
             Ok(sources) => answer.planned.push(Planned { network: name.to_owned(), sources }),
@@ -272,17 +265,17 @@ fn lacking(name: &str, lack: Lack) -> Obstacle {
         ),
         Lack::Quarantine(family) => obstacle(
             Reason::QuarantinedUntil,
-            format!("network {name} has no free {family:?} address on this node: the rest is in quarantine"),
+            format!("network {name} has no free {family} address on this node: the rest is in quarantine"),
         ),
         Lack::Limit(family) => obstacle(
             Reason::BlockLimit,
             format!(
-                "network {name} has no free {family:?} address on this node, which owns all the blocks it may"
+                "network {name} has no free {family} address on this node, which owns all the blocks it may"
             ),
         ),
         Lack::Addresses(family) => obstacle(
             Reason::NoAddresses,
-            format!("network {name} has no free {family:?} address for this node and no unclaimed block"),
+            format!("network {name} has no free {family} address for this node and no unclaimed block"),
         ),
     }
 }

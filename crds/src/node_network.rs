@@ -114,7 +114,7 @@ pub struct NetworkOnNode {
 #[serde(rename_all = "camelCase")]
 pub struct FamilyOnNode {
     /// The family.
-    pub family: IpFamily,
+    pub family: Family,
     /// The total.
     #[schemars(extend("format" = "int64"))]
     pub owned: u64,
@@ -130,22 +130,4 @@ pub struct FamilyOnNode {
     /// In blocks that the node may still claim.
     #[schemars(extend("format" = "int64"))]
     pub claimable: u64,
-}
-
-/// A family of addresses, named as in the fields of Services.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub enum IpFamily {
-    /// IPv4.
-    IPv4,
-    /// IPv6.
-    IPv6,
-}
-
-impl From<Family> for IpFamily {
-    fn from(family: Family) -> Self {
-        match family {
-            Family::V4 => Self::IPv4,
-            Family::V6 => Self::IPv6,
-        }
-    }
 }

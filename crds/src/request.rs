@@ -144,9 +144,14 @@ pub fn merge(
     let read = |name, value: Option<&str>| parse(value.unwrap_or_default()).map_err(|error| (name, error));
     let mut requests = read(NETWORKS_ANNOTATION, requested)?;
     let selected = read(SELECTED_ANNOTATION, selected)?;
+    add_selected(&mut requests, selected);
+    Ok(requests)
+}
+
+/// Adds what selectors give to what is asked for.
+pub(crate) fn add_selected(requests: &mut Vec<Request>, selected: Vec<Request>) {
     let asked: BTreeSet<String> = requests.iter().map(|request| request.network.clone()).collect();
     requests.extend(selected.into_iter().filter(|request| !asked.contains(&request.network)));
-    Ok(requests)
 }
 
 fn parse_text(value: &str) -> Result<Vec<Request>, RequestError> {

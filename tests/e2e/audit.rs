@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
-    agents,
+    agents, controllers,
     fixtures::{self, Net, SOON},
     trial::{Case, Env},
 };
@@ -164,35 +164,11 @@ async fn planted(env: Arc<Env>) -> Result<()> {
         address: held.address.addr().to_string(),
     };
     let object = format!("podnetwork/{}", record.name_any());
-    scale_controller(&env, 0).await?;
+    controllers::scale(&env.cluster, 0).await?;
     let outcome = plant_and_find(&env, &planted, &object).await;
     let cleaned = clean(&env, &planted, &object, &record).await;
-    scale_controller(&env, 2).await?;
+    controllers::scale(&env.cluster, 2).await?;
     outcome.and(cleaned)
-}
-
-async fn scale_controller(env: &Env, replicas: u8) -> Result<()> {
-    let object = format!("deployment/{}", names::CONTROLLER);
-    let count = format!("--replicas={replicas}");
-    env.cluster.kubectl(&["scale", "-n", names::INSTALL_NAMESPACE, &object, &count]).await?;
-    env.cluster
-        .kubectl(&["rollout", "status", "-n", names::INSTALL_NAMESPACE, &object, "--timeout=60s"])
-        .await?;
-    let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
-    if replicas == 0 {
-        let wait = [
-            "wait",
-            "-n",
-            names::INSTALL_NAMESPACE,
-            "pods",
-            "-l",
-            &selector,
-            "--for=delete",
-            "--timeout=60s",
-        ];
-        env.cluster.kubectl(&wait).await?;
-    }
-    Ok(())
 }
 
 /// What is looked for; kernel findings and those that only a broken API server could show are not in it.
@@ -313,7 +289,7 @@ async fn plant_range(env: &Env) -> Result<()> {
     let range = json!({ "cidr": "10.62.0.128/25", "blockPrefix": 28, "state": "Admitted" });
     let status = json!({ "status": { "ranges": [range] } }).to_string();
     let object = rival(env);
-    as_controller(env, &["patch", &object, "--subresource=status", "--type=merge", "-p", &status]).await?;
+    env.kubectl(&["patch", &object, "--subresource=status", "--type=merge", "-p", &status]).await?;
     Ok(())
 }
 

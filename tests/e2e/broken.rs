@@ -8,6 +8,7 @@ use fairlead_tests::{Cluster, fairlead, wait};
 use serde_json::json;
 
 use crate::{
+    controllers,
     fixtures::{self, Net, SOON},
     trial::{Case, Env},
 };
@@ -49,21 +50,7 @@ async fn broken(env: Arc<Env>) -> Result<()> {
 }
 
 async fn break_it(cluster: &Cluster) -> Result<()> {
-    let controller = format!("deployment/{}", names::CONTROLLER);
-    cluster.kubectl(&["scale", "-n", names::INSTALL_NAMESPACE, &controller, "--replicas=0"]).await?;
-    let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
-    cluster
-        .kubectl(&[
-            "wait",
-            "-n",
-            names::INSTALL_NAMESPACE,
-            "pods",
-            "-l",
-            &selector,
-            "--for=delete",
-            "--timeout=60s",
-        ])
-        .await?;
+    controllers::scale(cluster, 0).await?;
     cluster.kubectl(&["delete", BINDING]).await?;
     // The API server takes a moment to forget a binding.
     wait::until(SOON, "the deletion of Admission", || async {

@@ -42,7 +42,7 @@ pub fn cases() -> Vec<Case> {
         }),
         Case::new("guard_holds_while_the_agent_hangs", |env| agent_hangs(env, Nri::Plain)),
         Case::new("guard_holds_while_the_agent_hangs_on_a_strict_node", |env| agent_hangs(env, Nri::Strict)),
-        Case::new("guard_that_hangs_lets_the_second_try_through", |env| guard_hangs(env, Nri::Plain)),
+        Case::new("guard_that_hangs_leaves_the_hold_to_the_agent", |env| guard_hangs(env, Nri::Plain)),
         Case::new("guard_that_hangs_lets_nothing_through_on_a_strict_node", |env| {
             guard_hangs(env, Nri::Strict)
         }),
@@ -81,7 +81,7 @@ struct Subject {
 impl Subject {
     /// Creates the pod on the node; its Network has to be there or not, as the trial wants it.
     async fn create(env: &Env, networks: &str, node: &Node) -> Result<Self> {
-        let name = env.unique("held");
+        let name = env.unique(networks);
         env.cluster.apply(&held(&name, networks, node).to_string()).await?;
         Ok(Self { name, node: node.clone() })
     }
@@ -149,6 +149,14 @@ async fn restart(node: &Node, nri: Nri) -> Result<()> {
     node.start_containerd_with(nri).await
 }
 
+/// A container on the node: with each that it creates, the runtime shows its plugins.
+async fn create_a_container(env: &Env, node: &Node) -> Result<()> {
+    let mut pod = fixtures::on_node(fixtures::pod("witness", ""), &node.name());
+    pod["metadata"]["annotations"] = json!({});
+    env.apply(&pod.to_string()).await?;
+    env.wait_ready("app=witness", SOON).await
+}
+
 /// The node's label and the condition of its `NodeNetwork` say how it can hold.
 async fn says(env: &Env, node: &Node, hold: &str, reason: Reason) -> Result<()> {
     wait::until(SOON, &format!("{} to say {hold}", node.name()), || async {
@@ -182,6 +190,7 @@ async fn refuses_until_attached(env: Arc<Env>) -> Result<()> {
         let pod = Subject::create(&env, net.name(), &node).await?;
         // The agent's reason is in the refusal.
         pod.is_refused(&env, &not_found(&net)).await?;
+        create_a_container(&env, &node).await?;
         says(&env, &node, names::HOLD_NRI_STRICT, Reason::DefaultValidator).await?;
         // The kubelet starts ephemeral containers before all others.
         kubectl(
@@ -233,30 +242,28 @@ async fn agent_hangs(env: Arc<Env>, nri: Nri) -> Result<()> {
     .await
 }
 
-/// The network does not exist: whatever starts, starts unheld.
+/// The container at hand is refused. Then the runtime does without the guard: on a plain node the agent alone holds.
 async fn guard_hangs(env: Arc<Env>, nri: Nri) -> Result<()> {
-    let net = Net::island(&env, "held", &["10.60.0.0/24"]);
+    let (net, late) = (island(&env).await?, Net::island(&env, "late", &["10.61.0.0/24"]));
     on_a_node(&env, nri, async |node| {
         let pod = agents::while_frozen(&env.cluster, &node, "guard", async {
             let pod = Subject::create(&env, net.name(), &node).await?;
-            // The last word fails closed; afterwards the runtime does without the plugin.
             pod.is_refused(&env, NO_ANSWER).await?;
-            match nri {
-                Nri::Strict => {
-                    pod.is_refused(&env, NO_PLUGIN).await?;
-                    pod.runs_nothing(&env).await?;
-                }
-                _ => pod.starts(&env).await?,
+            if nri == Nri::Strict {
+                pod.is_refused(&env, NO_PLUGIN).await?;
+                pod.runs_nothing(&env).await?;
+            } else {
+                pod.starts_attached(&env).await?;
+                let other = Subject::create(&env, late.name(), &node).await?;
+                other.is_refused(&env, &not_found(&late)).await?;
+                other.stays_refused(&env).await?;
+                other.delete(&env).await?;
             }
             Ok(pod)
         })
         .await?;
-        if nri == Nri::Strict {
-            // Connected again by itself.
-            pod.is_refused(&env, &not_found(&net)).await?;
-            net.create(&env).await?;
-            pod.starts_attached(&env).await?;
-        }
+        // Connected again by itself.
+        pod.starts_attached(&env).await?;
         pod.delete(&env).await
     })
     .await
@@ -293,6 +300,7 @@ async fn preinstalled(env: Arc<Env>) -> Result<()> {
         fairlead::preinstall_guard(&env.cluster).await?;
         let files = node.exec(&["ls", "-A", NRI_PLUGINS]).await?;
         ensure!(files.trim() == "10-fairlead-guard", "the plugin folder has {files:?}");
+        create_a_container(&env, &node).await?;
         says(&env, &node, names::HOLD_NRI_STRICT, Reason::GuardPreinstalled).await?;
         let pod = agents::while_stopped(&env.cluster, async {
             let pod = Subject::create(&env, net.name(), &node).await?;

@@ -11,6 +11,7 @@ mod capacity;
 mod churn;
 mod cluster;
 mod confinement;
+mod controllers;
 mod crash;
 mod env;
 mod examples;

@@ -14,10 +14,10 @@ mod refuse;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use fairlead_crds::names;
 use serde_json::json;
 
 use crate::{
+    controllers,
     fixtures::Net,
     policy::{nri::Runtime, place::Place},
     trial::{Case, Env},
@@ -160,30 +160,18 @@ async fn prepare_runtime(env: &Env) -> Result<Runtime> {
 
 async fn broken_installation(env: Arc<Env>) -> Result<()> {
     let place = prepare(&env).await?;
-    scale_controller(&env, 0).await?;
+    controllers::scale(&env.cluster, 0).await?;
     let outcome = broken::a_broken_installation_stops_only_who_asks(&place).await;
-    scale_controller(&env, 2).await?;
+    controllers::scale(&env.cluster, 2).await?;
     outcome?;
     place.wait_for_admission().await
 }
 
 async fn largest_admission(env: Arc<Env>) -> Result<()> {
     let place = prepare(&env).await?;
-    scale_controller(&env, 0).await?;
+    controllers::scale(&env.cluster, 0).await?;
     let outcome = limits::the_largest_admission_is_affordable(&place).await;
-    scale_controller(&env, 2).await?;
+    controllers::scale(&env.cluster, 2).await?;
     outcome?;
     place.wait_for_admission().await
-}
-
-/// Also waits until no more replicas run than that.
-async fn scale_controller(env: &Env, replicas: u8) -> Result<()> {
-    let (namespace, count) = (names::INSTALL_NAMESPACE, format!("--replicas={replicas}"));
-    env.cluster.kubectl(&["scale", "-n", namespace, "deployment", names::CONTROLLER, &count]).await?;
-    if replicas == 0 {
-        let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
-        let wait = ["wait", "-n", namespace, "pods", "-l", &selector, "--for=delete", "--timeout=60s"];
-        env.cluster.kubectl(&wait).await?;
-    }
-    Ok(())
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::network::{AdmittedRange, RangeState};
-use crate::node_network::{IpFamily, NetworkOnNode};
+use crate::address::Family;
+use crate::network::{AdmittedRange, RangeState, RangeUse};
+use crate::node_network::NetworkOnNode;
+use crate::reserved::Ask;
 use crate::{IPBlock, Network, grid};
 
 use super::{Source, World};
@@ -15,11 +17,11 @@ pub(super) enum Lack {
     /// A family that the spec has is not admitted.
     NoRange,
     /// What is not in use is in quarantine, or held for a lost pod.
-    Quarantine(IpFamily),
+    Quarantine(Family),
     /// The node owns as many blocks as it may.
-    Limit(IpFamily),
+    Limit(Family),
     /// Nothing is free and nothing can be claimed.
-    Addresses(IpFamily),
+    Addresses(Family),
 }
 
 /// What a node can still give of one network; asking takes it.
@@ -31,7 +33,7 @@ pub(super) struct Supply {
 
 #[derive(Debug)]
 struct OfFamily {
-    family: IpFamily,
+    family: Family,
     ranges: Vec<OfRange>,
     /// How many blocks the node may still claim.
     allowed: u64,
@@ -50,24 +52,32 @@ struct OfRange {
 impl Supply {
     pub(super) fn of(network: &Network, node: &str, world: World<'_>) -> Self {
         let Some(ipam) = &network.spec.ipam else { return Self::default() };
-        let mut families: Vec<IpFamily> = ipam.ranges.iter().map(|range| family(range.cidr)).collect();
+        let of_pods = ipam.ranges.iter().filter(|range| range.usage == RangeUse::Pods);
+        let mut families: Vec<Family> = of_pods.map(|range| Family::of(range.cidr)).collect();
         families.sort();
         families.dedup();
         let of = |family| OfFamily::of(network, family, node, world);
         Self { families: families.into_iter().map(of).collect(), has_ipam: true }
     }
 
-    /// One address of each family.
-    pub(super) fn take(&mut self) -> Result<Vec<Source>, Lack> {
-        if self.has_ipam && self.families.iter().any(|family| family.ranges.is_empty()) {
+    /// One address of each family for which no reserved one is asked.
+    pub(super) fn take(&mut self, asks: &[Ask]) -> Result<Vec<Source>, Lack> {
+        let asked = |family: Family| asks.iter().any(|ask| ask.family == family);
+        let mut families: Vec<&mut OfFamily> =
+            self.families.iter_mut().filter(|of| !asked(of.family)).collect();
+        if self.has_ipam && families.iter().any(|family| family.ranges.is_empty()) {
             return Err(Lack::NoRange);
         }
-        self.families.iter_mut().map(OfFamily::take).collect()
+        let reserved = asks.iter().map(|ask| Ok(Source { family: ask.family, range: None, claims: false }));
+        let mut sources =
+            reserved.chain(families.iter_mut().map(|of| of.take())).collect::<Result<Vec<_>, _>>()?;
+        sources.sort_by_key(|source| source.family);
+        Ok(sources)
     }
 }
 
 impl OfFamily {
-    fn of(network: &Network, family: IpFamily, node: &str, world: World<'_>) -> Self {
+    fn of(network: &Network, family: Family, node: &str, world: World<'_>) -> Self {
         let ranges: Vec<&AdmittedRange> = admitted(network, family).collect();
         let limit =
             network.spec.ipam.as_ref().and_then(|ipam| ipam.max_blocks_per_node).map_or(u64::MAX, u64::from);
@@ -149,13 +159,10 @@ impl OfFamily {
     }
 }
 
-fn family(cidr: crate::Cidr) -> IpFamily {
-    if cidr.is_ipv6() { IpFamily::IPv6 } else { IpFamily::IPv4 }
-}
-
-fn admitted(network: &Network, of: IpFamily) -> impl Iterator<Item = &AdmittedRange> {
+fn admitted(network: &Network, of: Family) -> impl Iterator<Item = &AdmittedRange> {
     let ranges = network.status.iter().flat_map(|status| &status.ranges);
-    ranges.filter(move |range| range.state == RangeState::Admitted && family(range.cidr) == of)
+    let admitted = ranges.filter(|range| range.usage == RangeUse::Pods && range.state == RangeState::Admitted);
+    admitted.filter(move |range| Family::of(range.cidr) == of)
 }
 
 fn here<'a>(network: &Network, node: &str, world: World<'a>) -> Option<&'a NetworkOnNode> {

@@ -78,6 +78,7 @@ impl Case {
             annotations: &annotations,
             namespace: "ns",
             namespace_labels: &empty,
+            stateful_set: None,
             host_network: false,
         };
         let node = Node { name: "node1", labels: &empty, room: self.room.as_ref() };
@@ -196,6 +197,7 @@ fn a_pod_that_asks_for_nothing_gets_what_the_rules_give() {
             annotations: &empty,
             namespace: "ns",
             namespace_labels,
+            stateful_set: None,
             host_network: false,
         };
         let node = Node { name: "node1", labels: &empty, room: None };

@@ -5,8 +5,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Network;
 use super::ipam::RangeUse;
 use crate::address::{Cidr, Ip};
+use crate::reason::ConditionType;
 
 /// What the controller admitted: agents act on this, not on the spec's ranges.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
@@ -37,6 +39,23 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
+}
+
+impl Network {
+    /// Whether agents act on it: the controller accepted this generation, or an earlier one that still holds.
+    pub fn is_accepted(&self) -> bool {
+        self.acceptance().is_some_and(|accepted| accepted.status == "True")
+    }
+
+    /// The controller's sentence about it; none before the controller's first look.
+    pub fn acceptance_message(&self) -> Option<&str> {
+        self.acceptance().map(|accepted| accepted.message.as_str())
+    }
+
+    fn acceptance(&self) -> Option<&Condition> {
+        let conditions = self.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().find(|condition| condition.type_ == ConditionType::Accepted.as_str())
+    }
 }
 
 /// How far a network reaches.

@@ -20,7 +20,7 @@ pub fn check(world: &World) -> Vec<Finding> {
         let network = networks.get(block.spec.network_uid.as_str()).copied();
         findings.extend(match network {
             Some(network) => outside(block, network),
-            None => Some(without_network(block)),
+            None => without_network(world, block),
         });
         findings.extend(too_long(world, block, network));
         findings.extend(kept(world, block));
@@ -36,11 +36,16 @@ fn finalizer(block: &IPBlock) -> Option<Finding> {
     })
 }
 
-fn without_network(block: &IPBlock) -> Finding {
+/// A block in which addresses still rest goes by itself once they have rested; records that use it are found as such.
+fn without_network(world: &World, block: &IPBlock) -> Option<Finding> {
     let spec = &block.spec;
+    let mut resting = block.status.iter().flat_map(|status| &status.quarantined);
+    if resting.any(|entry| entry.until.0 > world.now) {
+        return None;
+    }
     let message =
         format!("it is of network {} with UID {}, which does not exist", spec.network, spec.network_uid);
-    Finding::new(FindingCode::NetworkMissing, block_name(block), &spec.network, message)
+    Some(Finding::new(FindingCode::NetworkMissing, block_name(block), &spec.network, message))
 }
 
 /// A block lies on the grid of a range that its Network was given, also one that drains.

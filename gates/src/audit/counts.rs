@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use fairlead_crds::network::{AdmittedRange, RangeState};
+use fairlead_crds::network::{AdmittedRange, RangeState, RangeUse};
 use fairlead_crds::node_network::NetworkOnNode;
 use fairlead_crds::usable::Addresses;
 use fairlead_crds::{Finding, FindingCode, IPBlock, Network, NodeNetwork, grid};
@@ -103,9 +103,7 @@ fn by_owner(world: &World) -> Blocks<'_> {
 /// The family with the fewest addresses.
 fn count(network: &Network, blocks: &[&IPBlock], used: &Used<'_>, now: Timestamp) -> Count {
     let ranges: Vec<&AdmittedRange> = network.status.iter().flat_map(|status| &status.ranges).collect();
-    let admitted = |v6: bool| {
-        ranges.iter().any(|range| range.state == RangeState::Admitted && range.cidr.is_ipv6() == v6)
-    };
+    let admitted = |v6: bool| ranges.iter().any(|range| gives(range) && range.cidr.is_ipv6() == v6);
     let family = |v6: bool| {
         let of_family = blocks.iter().filter(|block| block.spec.cidr.is_ipv6() == v6);
         of_family.map(|block| in_block(&ranges, block, used, now)).fold(Count::default(), Count::add)
@@ -132,11 +130,16 @@ fn in_block(ranges: &[&AdmittedRange], block: &IPBlock, used: &Used<'_>, now: Ti
         return Count::default();
     }
     let used = held.len() as u64;
-    match range.filter(|range| range.state == RangeState::Admitted) {
-        // Of a range that drains only what is in use counts: nothing is taken of it any more.
+    match range.filter(|range| gives(range)) {
+        // Of a range that drains, or whose addresses are granted, only what is in use counts.
         None => Count { owned: used, used, ..Count::default() },
         Some(range) => each(&range.unusable(), block, held, &rest),
     }
+}
+
+/// Whether nodes hand out its addresses as they like.
+fn gives(range: &AdmittedRange) -> bool {
+    range.state == RangeState::Admitted && range.usage == RangeUse::Pods
 }
 
 fn each(unusable: &Addresses, block: &IPBlock, held: &HashSet<IpAddr>, rest: &HashSet<IpAddr>) -> Count {

@@ -191,7 +191,17 @@ fn a_block_outside_of_all_ranges_or_without_a_network() {
         found(|w| w.networks[0].status.as_mut().unwrap().ranges.clear())
             .contains(&FindingCode::BlockOutsideRanges)
     );
+    let unrecorded = |w: &mut World| {
+        w.networks.clear();
+        w.records.clear();
+    };
+    let rested = |w: &mut World| {
+        unrecorded(w);
+        w.blocks[0].status.as_mut().unwrap().quarantined[0].until.0 = at(NOW - 1);
+    };
     assert!(found(|w| w.networks.clear()).contains(&FindingCode::NetworkMissing));
+    assert!(found(rested).contains(&FindingCode::NetworkMissing));
+    assert!(!found(unrecorded).contains(&FindingCode::NetworkMissing));
 }
 
 #[test]

@@ -68,12 +68,6 @@ pub struct Plan {
     pub waits: bool,
 }
 
-/// Whether a Network's status says that agents act on it.
-pub fn is_accepted(network: &Network) -> bool {
-    let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    conditions.into_iter().any(|c| c.type_ == ConditionType::Accepted.as_str() && c.status == "True")
-}
-
 /// Decides every Network's status. Older Networks are decided first, those that have something keep it.
 pub fn plan(world: &World<'_>) -> Vec<Plan> {
     let mut order: Vec<&Network> = world.networks.iter().collect();
@@ -175,7 +169,7 @@ fn accepted(network: &Network, decided: &Decided) -> Option<(bool, Reason, Strin
     let lacking = wanted.map(|range| range.cidr.is_ipv6()).find(|v6| !admitted(*v6));
     match (lacking, &decided.refused) {
         (None, None) => Some((true, Reason::Accepted, "the network is admitted".to_owned())),
-        (None, Some(message)) if is_accepted(network) => {
+        (None, Some(message)) if network.is_accepted() => {
             Some((true, Reason::RangeOverlap, format!("{message}; the other ranges stay in use")))
         }
         (_, Some(message)) => Some((false, Reason::RangeOverlap, message.clone())),
@@ -215,7 +209,7 @@ fn has_admitted(ranges: &[AdmittedRange]) -> bool {
 
 /// Those that are accepted come first, so that nobody loses a place to a newcomer; then by age.
 fn seniority(network: &Network) -> (bool, Option<Time>, Option<String>) {
-    (!is_accepted(network), network.metadata.creation_timestamp.clone(), network.metadata.name.clone())
+    (!network.is_accepted(), network.metadata.creation_timestamp.clone(), network.metadata.name.clone())
 }
 
 /// UIDs of the Networks for which the admission policy has no room.

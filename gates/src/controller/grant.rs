@@ -15,7 +15,6 @@ use fairlead_crds::{Cidr, IPBlockSpec, Network, Reason, grid};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1 as core;
 
-use super::admit;
 use super::model::{Block, Reserved, WaitingPod};
 use super::scheduling::Why;
 
@@ -237,7 +236,7 @@ fn findings<'a>(pod: &Claimant, world: &World<'a>, granted: &mut BTreeSet<String
 }
 
 fn may_use(pod: &Claimant, network: &Network, world: &World<'_>) -> bool {
-    admit::is_accepted(network)
+    network.is_accepted()
         && network.metadata.deletion_timestamp.is_none()
         && (world.allowed)(&pod.namespace, network)
 }

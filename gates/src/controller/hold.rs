@@ -4,7 +4,6 @@ use fairlead_crds::admission::HeldBy;
 use fairlead_crds::network::Hold;
 use fairlead_crds::{Network, names};
 
-use super::admit;
 use super::model::Node;
 
 /// What holds the pods of a Network, given what `Auto` means now.
@@ -23,7 +22,7 @@ pub fn of(network: &Network, auto: HeldBy) -> HeldBy {
 pub fn auto(before: HeldBy, networks: &[Network], nodes: &[&Node]) -> HeldBy {
     let open = networks.iter().any(|network| {
         network.spec.hold == Hold::Auto
-            && admit::is_accepted(network)
+            && network.is_accepted()
             && network.metadata.deletion_timestamp.is_none()
     });
     let mut takers = nodes.iter().filter(|node| takes_pods(node)).peekable();

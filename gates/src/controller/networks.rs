@@ -85,9 +85,9 @@ impl Networks {
         for plan in &plans {
             again = soonest(again, self.write(plan, view).await);
         }
-        for network in networks.iter().filter(|network| network.metadata.deletion_timestamp.is_some()) {
+        if networks.iter().any(|network| network.metadata.deletion_timestamp.is_some()) {
             again = soonest(again, Some(COUNT));
-            self.let_go(network).await;
+            self.let_go(&networks).await?;
         }
         again = soonest(again, self.compile(view).await?);
         self.tell_islands(view, &networks).await;
@@ -204,44 +204,56 @@ impl Networks {
         Ok(())
     }
 
-    /// Removes our finalizer from a Network that nothing uses, after looking at blocks and records once more.
-    async fn let_go(&mut self, network: &Network) {
-        let uid = network.metadata.uid.as_deref().unwrap_or_default();
-        if !self.is_unheld(uid) || !self.settling.has_ended(uid, Instant::now()) {
-            return;
+    /// Removes our finalizer from Networks that nothing uses, after looking at blocks and records once more.
+    async fn let_go(&mut self, networks: &[Network]) -> Result<(), CallError> {
+        let mut unused = Vec::new();
+        for network in networks.iter().filter(|network| self.may_go(network)) {
+            if !self.has_blocks(network).await? {
+                unused.push(network);
+            }
         }
-        if let Err(error) = self.try_let_go(network, uid).await {
-            warn!(network = network.name_any(), %error, "Network was not let go");
+        if unused.is_empty() {
+            return Ok(());
         }
+        self.counted = None;
+        self.count_users(networks).await?;
+        for network in unused.into_iter().filter(|network| self.is_unheld(network)) {
+            let name = network.name_any();
+            info!(network = name, "nothing uses the Network any more");
+            let (caller, finalizer) = (&self.caller, names::NETWORK_FINALIZER);
+            let dropped = remains::drop_finalizer(caller, &self.api, Kind::Network, network, finalizer).await;
+            if let Err(error) = dropped {
+                warn!(network = name, %error, "Network was not let go");
+            }
+        }
+        Ok(())
     }
 
-    fn is_unheld(&self, uid: &str) -> bool {
+    fn may_go(&self, network: &Network) -> bool {
+        let uid = network.metadata.uid.as_deref().unwrap_or_default();
+        network.metadata.deletion_timestamp.is_some()
+            && network.finalizers().iter().any(|finalizer| finalizer == names::NETWORK_FINALIZER)
+            && self.is_unheld(network)
+            && self.settling.has_ended(uid, Instant::now())
+    }
+
+    fn is_unheld(&self, network: &Network) -> bool {
+        let uid = network.metadata.uid.as_deref().unwrap_or_default();
         self.users.of_network(uid).is_some_and(|holders| holders.attachments == 0)
     }
 
-    async fn try_let_go(&mut self, network: &Network, uid: &str) -> Result<(), CallError> {
-        let name = network.name_any();
-        if !network.finalizers().iter().any(|finalizer| finalizer == names::NETWORK_FINALIZER) {
-            return Ok(());
-        }
+    async fn has_blocks(&self, network: &Network) -> Result<bool, CallError> {
         let blocks: Api<IPBlock> = Api::all(self.caller.client.clone());
-        let of_network = ListParams::default().fields(&format!("spec.network={name}"));
+        let of_network = ListParams::default().fields(&format!("spec.network={}", network.name_any()));
         let blocks = self.caller.read("list ipblocks", blocks.list(&of_network)).await?;
-        self.counted = None;
-        self.count_users(std::slice::from_ref(network)).await?;
-        if blocks.items.iter().any(|block| block.spec.network_uid == uid) || !self.is_unheld(uid) {
-            return Ok(());
-        }
-        info!(network = name, "nothing uses the Network any more");
-        remains::drop_finalizer(&self.caller, &self.api, Kind::Network, network, names::NETWORK_FINALIZER)
-            .await
+        Ok(blocks.items.iter().any(|block| Some(&block.spec.network_uid) == network.metadata.uid.as_ref()))
     }
 
     /// Brings the Admission in line; says when to look again if a change of gates alone has to rest, since agents
     /// hear of each.
     async fn compile(&mut self, view: &View) -> Result<Option<Duration>, CallError> {
         let networks = view.networks();
-        let accepted = networks.iter().filter(|network| admit::is_accepted(network)).count();
+        let accepted = networks.iter().filter(|network| network.is_accepted()).count();
         self.caller.metrics.set_networks(accepted, networks.len() - accepted);
         let (api, wanted) = (Api::<Admission>::all(self.caller.client.clone()), wanted(view, &networks));
         let Some(current) = view.admission.get(names::ADMISSION) else {

@@ -59,17 +59,17 @@ fn is_held(lease: &Lease) -> bool {
 /// Removes our finalizer from a record, as it was read.
 pub(super) async fn drop_record_finalizer(caller: &Caller, record: &PodNetwork) -> Result<(), CallError> {
     let api = Api::namespaced(caller.client.clone(), &record.namespace().unwrap_or_default());
-    drop_unchanged(caller, &api, Kind::PodNetwork, record, names::POD_NETWORK_FINALIZER).await
+    drop_finalizer(caller, &api, Kind::PodNetwork, record, names::POD_NETWORK_FINALIZER).await
 }
 
 /// Removes our finalizer from a block, as it was read.
 pub(super) async fn drop_block_finalizer(caller: &Caller, block: &IPBlock) -> Result<(), CallError> {
     let api = Api::all(caller.client.clone());
-    drop_unchanged(caller, &api, Kind::IPBlock, block, names::BLOCK_FINALIZER).await
+    drop_finalizer(caller, &api, Kind::IPBlock, block, names::BLOCK_FINALIZER).await
 }
 
 /// Removes one finalizer from an object of exactly this version; success if it is already gone.
-async fn drop_unchanged<K>(
+pub(super) async fn drop_finalizer<K>(
     caller: &Caller,
     api: &Api<K>,
     kind: Kind,
@@ -83,41 +83,9 @@ where
     let Some(patch) = node_patch::without_finalizer(&uid, object.finalizers(), finalizer) else {
         return Ok(());
     };
-    let patch = node_patch::of_version(&object.resource_version().unwrap_or_default(), patch);
-    remove(caller, api, kind, object, patch, finalizer).await
-}
-
-/// Removes one finalizer from an object; success if it is already gone.
-pub(super) async fn drop_finalizer<K>(
-    caller: &Caller,
-    api: &Api<K>,
-    kind: Kind,
-    object: &K,
-    finalizer: &str,
-) -> Result<(), CallError>
-where
-    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let uid = object.uid().unwrap_or_default();
-    match node_patch::without_finalizer(&uid, object.finalizers(), finalizer) {
-        Some(patch) => remove(caller, api, kind, object, patch, finalizer).await,
-        None => Ok(()),
-    }
-}
-
-async fn remove<K>(
-    caller: &Caller,
-    api: &Api<K>,
-    kind: Kind,
-    object: &K,
-    patch: json_patch::Patch,
-    finalizer: &str,
-) -> Result<(), CallError>
-where
-    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let (name, params, patch) = (object.name_any(), PatchParams::default(), json_patch(patch));
-    match caller.write(Verb::Patch, kind, &name, api.patch(&name, &params, &patch)).await {
+    let patch = json_patch(node_patch::of_version(&object.resource_version().unwrap_or_default(), patch));
+    let name = object.name_any();
+    match caller.write(Verb::Patch, kind, &name, api.patch(&name, &PatchParams::default(), &patch)).await {
         Ok(_) => info!(?kind, name, finalizer, "finalizer removed"),
         Err(error) if error.is_not_found() => {}
         Err(error) => return Err(error),

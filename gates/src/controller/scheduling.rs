@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use fairlead_crds::network::AllowedFrom;
 use fairlead_crds::{ConditionType, Network, Reason, names, request};
 
-use super::admit;
 use super::grant;
 use super::model::{NodeOffer, WaitingPod};
 
@@ -98,7 +97,7 @@ fn check(name: &str, pod: &WaitingPod, world: &World<'_>) -> Result<(), Why> {
 }
 
 fn check_accepted(name: &str, network: &Network) -> Result<(), Why> {
-    if admit::is_accepted(network) {
+    if network.is_accepted() {
         return Ok(());
     }
     let conditions = network.status.iter().flat_map(|status| &status.conditions);

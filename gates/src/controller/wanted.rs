@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fairlead_crds::{Network, names};
 
-use super::admit;
 use super::model::{Block, Node, NodeOffer};
 use super::occupancy::{self, Claimed};
 use super::resource::Offer;
@@ -38,7 +37,7 @@ impl Wanted {
 
     /// By Network: the number that the scheduler may count on; networks that do not count are not in it.
     pub fn targets(&self, offer: &NodeOffer) -> BTreeMap<String, Offer> {
-        let counts = |network: &&Network| network.spec.exhaustion.resource && admit::is_accepted(network);
+        let counts = |network: &&Network| network.spec.exhaustion.resource && network.is_accepted();
         let here = offer
             .networks
             .iter()
