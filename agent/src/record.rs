@@ -170,7 +170,8 @@ impl Records {
         call("patch PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await
     }
 
-    /// Writes a record's status if it changed; its new version then.
+    /// Writes a record's status if it changed; its new version then. A write that arrives late, after a newer one, is
+    /// refused by its version.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -179,17 +180,32 @@ impl Records {
         record: &Record,
         status: &PodNetworkStatus,
     ) -> Result<Option<String>, ApiError> {
-        let value = |status: &PodNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
-        let Some(change) = merge_patch(&value(&record.status), &value(status)) else {
-            return Ok(None);
-        };
-        let patch = Patch::Merge(json!({ "metadata": { "uid": record.uid }, "status": change }));
-        let api = self.api(&record.key);
-        let patched = call(
-            "patch PodNetwork status",
-            api.patch_status(&object_name(record), &PatchParams::default(), &patch),
-        )
-        .await?;
+        let Some(patch) = change(&record.status, status) else { return Ok(None) };
+        match self.patch_status(record, &record.version, &patch).await {
+            Err(error) if error.is_conflict() => {
+                let found = call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await?;
+                let version = found.resource_version().filter(|_| found.uid().as_ref() == Some(&record.uid));
+                let version = version.ok_or(error)?;
+                match change(&found.status.unwrap_or_default(), status) {
+                    Some(patch) => self.patch_status(record, &version, &patch).await,
+                    None => Ok(Some(version)),
+                }
+            }
+            patched => patched,
+        }
+    }
+
+    async fn patch_status(
+        &self,
+        record: &Record,
+        version: &str,
+        change: &Value,
+    ) -> Result<Option<String>, ApiError> {
+        let metadata = json!({ "uid": record.uid, "resourceVersion": version });
+        let patch = Patch::Merge(json!({ "metadata": metadata, "status": change }));
+        let (api, name) = (self.api(&record.key), object_name(record));
+        let patched =
+            call("patch PodNetwork status", api.patch_status(&name, &PatchParams::default(), &patch)).await?;
         Ok(patched.resource_version())
     }
 
@@ -303,6 +319,12 @@ impl Records {
     fn api(&self, key: &PodKey) -> Api<PodNetwork> {
         Api::namespaced(self.client.clone(), &key.namespace)
     }
+}
+
+/// The merge patch from one status to another; `None` if they are the same.
+fn change(before: &PodNetworkStatus, after: &PodNetworkStatus) -> Option<Value> {
+    let value = |status: &PodNetworkStatus| serde_json::to_value(status).unwrap_or(Value::Null);
+    merge_patch(&value(before), &value(after))
 }
 
 fn object_name(record: &Record) -> String {

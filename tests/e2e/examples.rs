@@ -6,9 +6,10 @@ use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Admission, Network, names};
 use fairlead_tests::{fairlead, wait};
 use kube::{Api, ResourceExt};
+use serde_json::json;
 
 use crate::{
-    fixtures::SOON,
+    fixtures::{QUARANTINE, SOON},
     trial::{Case, Env},
 };
 
@@ -53,6 +54,10 @@ async fn works(env: &Env, text: &str) -> Result<()> {
     for network in &networks {
         env.delete_at_the_end(&format!("networks.fairlead.dev/{network}"));
         fairlead::wait_for_network(&env.cluster, network, SOON).await?;
+        // So that later trials need not wait for these addresses to rest.
+        let shorter = json!({ "spec": { "ipam": { "quarantine": format!("{}s", QUARANTINE.as_secs()) } } }).to_string();
+        let object = format!("networks.fairlead.dev/{network}");
+        env.kubectl(&["patch", &object, "--type=merge", "-p", &shorter]).await?;
     }
     wait_for_admission(env, &networks).await?;
     for deployment in created(&applied, "deployment.apps/") {

@@ -22,6 +22,8 @@ pub fn cases() -> Vec<Case> {
 }
 
 async fn broken_off(env: Arc<Env>) -> Result<()> {
+    // An uninstallation lets go of the Networks of all other trials too.
+    fixtures::wait_for_quiet(&env).await?;
     let net = Net::island(&env, "again", &["10.98.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("stays", net.name()).to_string()).await?;

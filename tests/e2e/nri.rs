@@ -223,6 +223,8 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
+    // Its later containers are held again, and refused ones tried again.
+    held.wait_ready(LONG).await?;
     let now = held.kubectl(&["exec", &held.name(0), "--", "ip", "-o", "addr"]).await?;
     ensure!(now.contains("net1"), "it was not attached late:\n{now}");
     held.delete().await

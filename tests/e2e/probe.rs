@@ -41,7 +41,9 @@ async fn left_out(env: Arc<Env>) -> Result<()> {
         .with("/ipam/space", format!("{}x", env.space()).into())
         .with("/ipam/ranges/0/exclude", json!(excluded))
         .with("/ipam/probe", "300ms".into())
-        .with("/exhaustion", json!({ "resource": false, "taint": "None" }));
+        .with("/exhaustion", json!({ "resource": false, "taint": "None" }))
+        // No other node claims the stranger's address.
+        .with("/nodeSelector", json!({ "kubernetes.io/hostname": second.name() }));
     ours.create(&env).await?;
     for pod in ["one", "two"] {
         let on_second = fixtures::on_node(fixtures::pod(pod, ours.name()), &second.name());

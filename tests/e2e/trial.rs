@@ -64,7 +64,12 @@ impl Case {
     pub fn into_trial(self, runtime: &Handle, shared: &Shared) -> Trial {
         let (runtime, shared) = (runtime.clone(), shared.clone());
         Trial::test(self.name, move || {
-            runtime.block_on(self.run(&shared)).map_err(|error| format!("{error:#}").into())
+            let name = self.name;
+            runtime.block_on(self.run(&shared)).map_err(|error| {
+                // The harness tells why only at its end.
+                eprintln!("{name}: {error:#}");
+                format!("{error:#}").into()
+            })
         })
     }
 

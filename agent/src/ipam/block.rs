@@ -120,13 +120,12 @@ impl Block {
         self.used.is_empty()
     }
 
-    /// Whether it can be handed back: nothing used, in quarantine, held or known to be a stranger's.
+    /// Whether it can be handed back: nothing is used, in quarantine or held.
     pub fn can_go(&self, now: Timestamp) -> bool {
         self.is_empty()
             && self.held.is_empty()
             && self.leaving.is_empty()
             && self.quarantined_until(now).is_none()
-            && self.conflict_list(now).is_empty()
     }
 
     /// Notes what a record holds. What was held for a lost node ends with it.

@@ -79,6 +79,10 @@ impl Ipam {
         let mut left: BTreeMap<(&str, Family), Left> = BTreeMap::new();
         idle.retain(|(_, block)| {
             let Some((pool, range)) = self.pool_and_range(block) else { return true };
+            // What is known of strangers would be forgotten with it.
+            if !block.conflict_list(now).is_empty() {
+                return false;
+            }
             let family = Family::of(block.cidr);
             let left =
                 left.entry((&pool.network, family)).or_insert_with(|| self.left(pool, family, slots, now));

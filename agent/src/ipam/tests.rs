@@ -406,14 +406,15 @@ fn an_address_that_a_stranger_has_is_left_out_for_a_while_and_survives_a_restart
 }
 
 #[test]
-fn a_block_with_a_stranger_is_kept_until_that_is_forgotten() {
-    let mut ipam = ipam(pool(&["10.20.0.0/24"]), &["10.20.0.16/28"]);
+fn a_block_with_a_stranger_is_kept_until_that_is_forgotten_or_nothing_needs_the_block() {
+    let mut ipam = ipam(Pool { max_blocks: 0, ..pool(&["10.20.0.0/24"]) }, &["10.20.0.16/28"]);
     let held = ipam.allocate("blue", &pod(1), T0).unwrap();
     ipam.conflict(&held[0], &pod(2), STRANGER, T0);
     assert!(!ipam.is_conflicting(&held[0], T0), "only its owner can have asked");
     ipam.conflict(&held[0], &pod(1), STRANGER, T0);
-    let block = ipam.block(&held[0].block).unwrap();
-    assert!(!block.can_go(at(599)) && block.can_go(at(600)));
+    assert_eq!((ipam.surplus(110, at(599)).len(), ipam.surplus(110, at(600)).len()), (0, 1));
+    ipam.set_pools([]);
+    assert_eq!(ipam.surplus(110, T0).len(), 1);
 }
 
 #[test]
