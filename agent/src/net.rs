@@ -168,13 +168,6 @@ pub trait Net: Send + Sync + 'static {
         work: &mut (dyn FnMut(Namespace, &mut dyn Session) + Send),
     ) -> Result<(), NetError>;
 
-    /// Ids of all namespaces that have one as seen from the node's own, in ascending order. An id whose
-    /// namespace is gone is not in it, until the kernel gives the lowest free one to another namespace.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    fn nsids(&self) -> Result<Vec<i32>, NetError>;
-
     /// Brings a bridge to what is wanted, or says why it cannot be. Writes nothing if it is there.
     ///
     /// # Errors

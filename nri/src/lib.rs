@@ -27,26 +27,30 @@ use std::path::PathBuf;
 /// The runtimes' default socket for plugins.
 pub const DEFAULT_SOCKET: &str = "/var/run/nri/nri.sock";
 
-/// What a plugin does. Calls come one at a time, on the thread that runs [`serve`].
+/// What a plugin does; it agrees to what it does not implement. Calls come one at a time, on the thread that runs [`serve`].
 pub trait Plugin: Send + Sync {
     /// The runtime accepted the plugin; says which calls it wants. An empty mask means all of them.
     fn configure(&self, runtime: &str, version: &str) -> EventMask;
 
     /// Once per connection, before any other call about a pod: what there is. Sandboxes that stopped are in it,
     /// containers that ended are not.
-    fn synchronize(&self, pods: Vec<PodSandbox>, containers: Vec<Container>);
+    fn synchronize(&self, _pods: Vec<PodSandbox>, _containers: Vec<Container>) {}
 
     /// A sandbox has its network, and is not known to clients of the runtime before this returns.
     ///
     /// # Errors
     /// A sentence; the sandbox is then torn down.
-    fn run_pod_sandbox(&self, pod: &PodSandbox) -> Result<(), String>;
+    fn run_pod_sandbox(&self, _pod: &PodSandbox) -> Result<(), String> {
+        Ok(())
+    }
 
     /// A container of any kind is about to be made in a sandbox.
     ///
     /// # Errors
     /// A sentence; the container is then not made, and people see the sentence in the pod's events.
-    fn create_container(&self, pod: &PodSandbox, container: &Container) -> Result<(), String>;
+    fn create_container(&self, _pod: &PodSandbox, _container: &Container) -> Result<(), String> {
+        Ok(())
+    }
 
     /// The last word about a container, after all plugins agreed to it; `plugins` are all that are connected, the
     /// runtime's built-in ones included. An answer that does not come refuses the container, unlike elsewhere.
@@ -63,10 +67,10 @@ pub trait Plugin: Send + Sync {
     }
 
     /// A sandbox is being stopped; where CNI goes second (containerd), its network is still there.
-    fn stop_pod_sandbox(&self, pod: &PodSandbox);
+    fn stop_pod_sandbox(&self, _pod: &PodSandbox) {}
 
     /// A sandbox is being removed.
-    fn remove_pod_sandbox(&self, pod: &PodSandbox);
+    fn remove_pod_sandbox(&self, _pod: &PodSandbox) {}
 }
 
 /// Why a plugin is not connected (any more).

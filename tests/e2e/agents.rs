@@ -92,6 +92,24 @@ pub async fn replace(cluster: &Cluster, node: &Node) -> Result<()> {
     Ok(())
 }
 
+/// SIGKILL, and a new pod at once: the kubelet would wait longer from time to time to start the old one again.
+pub async fn kill_and_replace(cluster: &Cluster, node: &Node) -> Result<()> {
+    let name = pod(cluster, node).await?.name_any();
+    Victims::find(cluster, std::slice::from_ref(node)).await?.kill()?;
+    let delete = [
+        "delete",
+        "pod",
+        "-n",
+        names::INSTALL_NAMESPACE,
+        &name,
+        "--force",
+        "--grace-period=0",
+        "--wait=false",
+    ];
+    cluster.kubectl(&delete).await?;
+    Ok(())
+}
+
 /// Agents that were looked up, because that takes longer than what they shall be killed in the middle of.
 pub struct Victims(Vec<(Node, Vec<i32>)>);
 

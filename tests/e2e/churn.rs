@@ -10,14 +10,13 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::{Cluster, fairlead, node::Node, wait};
+use fairlead_tests::{Cluster, fairlead, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use crate::{
-    agents::{self, Victims},
-    audit,
+    agents, audit,
     fixtures::{self, Net, SOON},
     trial::{Case, Env},
 };
@@ -154,24 +153,6 @@ async fn let_go(env: &Env, ready: &BTreeSet<String>, round: u32, count: usize) -
     Ok(())
 }
 
-/// SIGKILL, and a new pod at once: the kubelet would wait longer from time to time to start the old one again.
-async fn kill_agent(cluster: &Cluster, node: &Node) -> Result<()> {
-    let pod = agents::pod(cluster, node).await?.name_any();
-    Victims::find(cluster, std::slice::from_ref(node)).await?.kill()?;
-    let delete = [
-        "delete",
-        "pod",
-        "-n",
-        names::INSTALL_NAMESPACE,
-        &pod,
-        "--force",
-        "--grace-period=0",
-        "--wait=false",
-    ];
-    cluster.kubectl(&delete).await?;
-    Ok(())
-}
-
 async fn rounds(env: Arc<Env>) -> Result<()> {
     let grown = env.cluster.grow().await?;
     let outcome = async {
@@ -210,7 +191,7 @@ async fn sixty_addresses(env: &Env, cluster: &Cluster) -> Result<()> {
         let_go(env, &ready, round, GO).await?;
         let victim = &cluster.nodes()[round as usize % cluster.nodes().len()];
         tokio::time::sleep(Duration::from_millis(u64::from(round) * 700 % 4000)).await;
-        kill_agent(cluster, victim).await?;
+        agents::kill_and_replace(cluster, victim).await?;
         ready = settled(env, 60, 1, ROUND).await.with_context(|| format!("round {round}"))?;
         agents::wait_ready(cluster).await?;
         inspect(env, &ready).await.with_context(|| format!("after round {round}"))?;

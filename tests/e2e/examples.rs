@@ -55,7 +55,8 @@ async fn works(env: &Env, text: &str) -> Result<()> {
         env.delete_at_the_end(&format!("networks.fairlead.dev/{network}"));
         fairlead::wait_for_network(&env.cluster, network, SOON).await?;
         // So that later trials need not wait for these addresses to rest.
-        let shorter = json!({ "spec": { "ipam": { "quarantine": format!("{}s", QUARANTINE.as_secs()) } } }).to_string();
+        let shorter =
+            json!({ "spec": { "ipam": { "quarantine": format!("{}s", QUARANTINE.as_secs()) } } }).to_string();
         let object = format!("networks.fairlead.dev/{network}");
         env.kubectl(&["patch", &object, "--type=merge", "-p", &shorter]).await?;
     }

@@ -21,8 +21,9 @@ use crate::{
 };
 
 const NAMESPACE: &str = "kube-system";
-/// The kubelet tries a refused container again after 10 to 15 s.
-const RETRIED: Duration = Duration::from_secs(60);
+/// The kubelet tries a refused container again after 10 to 15 s, and starts an agent that was killed often after a minute
+/// or two.
+const RETRIED: Duration = Duration::from_secs(180);
 /// Longer than two tries, so that what stays refused was refused more than once.
 const TWO_TRIES: Duration = Duration::from_secs(32);
 const LONG: Duration = Duration::from_secs(400);
@@ -82,6 +83,7 @@ impl Subject {
     /// Creates the pod on the node; its Network has to be there or not, as the trial wants it.
     async fn create(env: &Env, networks: &str, node: &Node) -> Result<Self> {
         let name = env.unique(networks);
+        env.delete_of_namespace_at_the_end(NAMESPACE, &format!("pod/{name}"));
         env.cluster.apply(&held(&name, networks, node).to_string()).await?;
         Ok(Self { name, node: node.clone() })
     }
@@ -126,11 +128,6 @@ impl Subject {
         ensure!(look.contains(" net1 "), "the first container saw\n{look}");
         Ok(())
     }
-
-    async fn delete(self, env: &Env) -> Result<()> {
-        kubectl(env, &["delete", "pod", &self.name, "--wait=false"]).await?;
-        Ok(())
-    }
 }
 
 /// Restarts the runtime of the first node as such a node, and as it was after `body`.
@@ -144,6 +141,27 @@ async fn on_a_node<T>(env: &Arc<Env>, nri: Nri, body: impl AsyncFnOnce(Node) -> 
     outcome
 }
 
+/// The same for all nodes, made strict by the runtime's validator, once they say so.
+pub async fn on_strict_nodes<T>(env: &Arc<Env>, body: impl Future<Output = Result<T>>) -> Result<T> {
+    for node in env.cluster.nodes() {
+        restart(node, Nri::Strict).await?;
+    }
+    let outcome = async {
+        agents::wait_ready(&env.cluster).await?;
+        for node in env.cluster.nodes() {
+            create_a_container(env, node).await?;
+            says(env, node, names::HOLD_NRI_STRICT, Reason::DefaultValidator).await?;
+        }
+        body.await
+    }
+    .await;
+    for node in env.cluster.nodes() {
+        restart(node, env.cluster.nri()).await?;
+    }
+    agents::wait_ready(&env.cluster).await?;
+    outcome
+}
+
 async fn restart(node: &Node, nri: Nri) -> Result<()> {
     node.stop_containerd().await?;
     node.start_containerd_with(nri).await
@@ -151,10 +169,11 @@ async fn restart(node: &Node, nri: Nri) -> Result<()> {
 
 /// A container on the node: with each that it creates, the runtime shows its plugins.
 async fn create_a_container(env: &Env, node: &Node) -> Result<()> {
-    let mut pod = fixtures::on_node(fixtures::pod("witness", ""), &node.name());
+    let name = format!("witness-{}", node.name());
+    let mut pod = fixtures::on_node(fixtures::pod(&name, ""), &node.name());
     pod["metadata"]["annotations"] = json!({});
     env.apply(&pod.to_string()).await?;
-    env.wait_ready("app=witness", SOON).await
+    env.wait_ready(&format!("app={name}"), SOON).await
 }
 
 /// The node's label and the condition of its `NodeNetwork` say how it can hold.
@@ -201,7 +220,7 @@ async fn refuses_until_attached(env: Arc<Env>) -> Result<()> {
         pod.stays_refused(&env).await?;
         net.create(&env).await?;
         pod.starts_attached(&env).await?;
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }
@@ -221,7 +240,7 @@ async fn agent_killed(env: Arc<Env>, nri: Nri) -> Result<()> {
         pod.starts_attached(&env).await?;
         let now = agents::container_pids(&env.cluster, &node, "guard").await?;
         ensure!(now == guard, "the guard was restarted: {guard:?} before, {now:?} after");
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }
@@ -237,7 +256,7 @@ async fn agent_hangs(env: Arc<Env>, nri: Nri) -> Result<()> {
         })
         .await?;
         pod.starts_attached(&env).await?;
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }
@@ -257,14 +276,13 @@ async fn guard_hangs(env: Arc<Env>, nri: Nri) -> Result<()> {
                 let other = Subject::create(&env, late.name(), &node).await?;
                 other.is_refused(&env, &not_found(&late)).await?;
                 other.stays_refused(&env).await?;
-                other.delete(&env).await?;
             }
             Ok(pod)
         })
         .await?;
         // Connected again by itself.
         pod.starts_attached(&env).await?;
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }
@@ -288,7 +306,7 @@ async fn both_gone(env: Arc<Env>, nri: Nri) -> Result<()> {
             net.create(&env).await?;
             pod.starts_attached(&env).await?;
         }
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }
@@ -310,7 +328,7 @@ async fn preinstalled(env: Arc<Env>) -> Result<()> {
         })
         .await?;
         pod.starts_attached(&env).await?;
-        pod.delete(&env).await
+        Ok(())
     }
     .await;
     // As `kubectl fairlead uninstall` does it, but for the rest of fairlead.
@@ -333,7 +351,7 @@ async fn no_plugins(env: Arc<Env>) -> Result<()> {
         // Nothing holds a pod that asks for what the node does not have: the node selector keeps it away.
         let pod = Subject::create(&env, "no-such-network", &node).await?;
         pod.starts(&env).await?;
-        pod.delete(&env).await
+        Ok(())
     })
     .await
 }

@@ -13,6 +13,7 @@ mod cluster;
 mod confinement;
 mod controllers;
 mod crash;
+mod editing;
 mod env;
 mod examples;
 mod fixtures;
@@ -26,6 +27,7 @@ mod policy;
 mod probe;
 mod reserved;
 mod scheduling;
+mod storm;
 mod traces;
 mod trial;
 mod uninstall;
@@ -75,6 +77,7 @@ fn cases() -> Vec<Case> {
         hotplug::cases(),
         examples::cases(),
         capacity::cases(),
+        editing::cases(),
         confinement::cases(),
         policy::cases(),
         nri::cases(),
@@ -82,6 +85,7 @@ fn cases() -> Vec<Case> {
         install::cases(),
         crash::cases(),
         guard::cases(),
+        storm::cases(),
         reserved::cases(),
         churn::cases(),
         audit::cases(),

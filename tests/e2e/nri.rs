@@ -62,6 +62,8 @@ impl<'a> Held<'a> {
     /// Creates pods on one node.
     async fn create(&self, count: usize, network: &str, node: &str) -> Result<()> {
         let pods: Vec<Value> = (0..count).map(|number| self.pod(number, network, node)).collect();
+        let names = (0..count).map(|number| format!("pod/{}", self.name(number)));
+        names.for_each(|pod| self.env.delete_of_namespace_at_the_end(NAMESPACE, &pod));
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": pods });
         self.env
             .cluster
@@ -118,12 +120,6 @@ impl<'a> Held<'a> {
         let at: Timestamp = ready.and_then(|ready| ready.last_transition_time).context("it is not Ready")?.0;
         Ok(at.duration_since(created).try_into()?)
     }
-
-    async fn delete(&self) -> Result<()> {
-        let selector = format!("app={}", self.app);
-        self.kubectl(&["delete", "pods", "-l", &selector, "--wait=false"]).await?;
-        Ok(())
-    }
 }
 
 async fn sees_net1(env: Arc<Env>) -> Result<()> {
@@ -139,7 +135,7 @@ async fn sees_net1(env: Arc<Env>) -> Result<()> {
         let condition = held.condition(number, "Held").await?;
         ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
     }
-    held.delete().await
+    Ok(())
 }
 
 async fn refused(env: Arc<Env>) -> Result<()> {
@@ -158,7 +154,7 @@ async fn refused(env: Arc<Env>) -> Result<()> {
     held.wait_ready(LONG).await?;
     let seen = held.first_look(0).await?;
     ensure!(seen.contains("net1"), "it started without net1:\n{seen}");
-    held.delete().await
+    Ok(())
 }
 
 async fn slow(env: Arc<Env>) -> Result<()> {
@@ -181,8 +177,7 @@ async fn slow(env: Arc<Env>) -> Result<()> {
             ensure!(took >= Duration::from_secs(5), "{} took {took:?}: is the knob set?", slow.name(number));
             ensure!(seen.contains("net1"), "{} started without net1:\n{seen}", slow.name(number));
         }
-        slow.delete().await?;
-        quick.delete().await
+        Ok(())
     })
     .await
 }
@@ -227,5 +222,5 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
     held.wait_ready(LONG).await?;
     let now = held.kubectl(&["exec", &held.name(0), "--", "ip", "-o", "addr"]).await?;
     ensure!(now.contains("net1"), "it was not attached late:\n{now}");
-    held.delete().await
+    Ok(())
 }

@@ -125,8 +125,8 @@ pub struct Env {
     pub namespace: String,
     name: &'static str,
     id: u32,
-    /// Objects without a namespace that the trial made.
-    made: Mutex<Vec<String>>,
+    /// Namespaces and names of objects outside of the trial's namespace that it made.
+    made: Mutex<Vec<(String, String)>>,
 }
 
 impl Env {
@@ -157,8 +157,13 @@ impl Env {
 
     /// Deletes an object without a namespace when the trial is over.
     pub fn delete_at_the_end(&self, object: &str) {
+        self.delete_of_namespace_at_the_end("", object);
+    }
+
+    /// Deletes an object of another namespace when the trial is over, however it ends.
+    pub fn delete_of_namespace_at_the_end(&self, namespace: &str, object: &str) {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        made.push(object.to_owned());
+        made.push((namespace.to_owned(), object.to_owned()));
     }
 
     /// `kubectl` in the trial's namespace.
@@ -208,8 +213,8 @@ impl Env {
         let arguments = ["delete", "namespace", &self.namespace, "--wait=false"];
         self.cluster.kubectl(&arguments).await.context("cleaning up")?;
         let made = std::mem::take(&mut *self.made.lock().unwrap_or_else(PoisonError::into_inner));
-        for object in made {
-            let arguments = ["delete", &object, "--ignore-not-found", "--wait=false"];
+        for (namespace, object) in made {
+            let arguments = ["-n", &namespace, "delete", &object, "--ignore-not-found", "--wait=false"];
             self.cluster.kubectl(&arguments).await.context("cleaning up")?;
         }
         Ok(())

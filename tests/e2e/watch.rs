@@ -2,14 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use fairlead_crds::PodNetwork;
 use fairlead_tests::{node::Node, wait};
 
 use crate::{fixtures, trial::Env};
 
 const SEEN: Duration = Duration::from_secs(5);
 /// The watches end by themselves if the trial does not come to its end.
-const LONGEST: &str = "120";
+const LONGEST: &str = "400";
 /// The kernel tells of the ports of the primary network's bridge long after they came up.
 const PRIMARY_BRIDGE: &str = "master cni0";
 const OBJECTS: &str = "link address route";
@@ -19,10 +20,15 @@ const CANARY: &str = "192.0.2.77";
 /// Every change of links, addresses and routes of a node and of one of its pods, and a ping to another.
 pub struct NodeWatch {
     node: Node,
-    pod: String,
     monitors: Vec<Monitor>,
-    /// Process of the ping, in the pod.
-    ping: String,
+    ping: Ping,
+}
+
+/// A ping from one pod of a node to another, over `net1`.
+pub struct Ping {
+    pod: String,
+    /// Its process, in the pod.
+    pid: String,
 }
 
 struct Monitor {
@@ -36,21 +42,15 @@ struct Monitor {
 impl NodeWatch {
     /// Starts to watch. The node must have two pods of ours.
     pub async fn start(env: &Env, node: &Node) -> Result<Self> {
-        let records = fixtures::records(env).await?;
-        let here: Vec<_> = records.iter().filter(|record| record.spec.node_name == node.name()).collect();
-        let [first, second, ..] = &here[..] else { anyhow::bail!("{} pods on {}", here.len(), node.name()) };
+        let [first, second] = pair(env, node).await?;
         let sandbox = *node.sandbox_pids(&first.spec.pod_uid).await?.first().context("a sandbox")?;
         let inside = format!("nsenter -t {sandbox} -n ");
         let mut monitors = Vec::new();
         for (place, enter) in [(node.name(), ""), (format!("a pod of {}", node.name()), inside.as_str())] {
             monitors.push(Monitor::start(env, node, place, enter).await?);
         }
-        let address = second.spec.attachments.first().and_then(|attachment| attachment.addresses.first());
-        let address = address.context("an address")?.address.addr();
-        let pod = first.spec.pod_name.clone();
-        let ping = format!("ping -I net1 -i 0.2 -w {LONGEST} {address} >/ping 2>&1 & echo $!");
-        let ping = env.exec(&pod, &["sh", "-c", &ping]).await?.trim().to_owned();
-        Ok(Self { node: node.clone(), pod, monitors, ping })
+        let ping = Ping::between(env, &first, &second).await?;
+        Ok(Self { node: node.clone(), monitors, ping })
     }
 
     /// Stops to watch.
@@ -58,17 +58,52 @@ impl NodeWatch {
     /// # Errors
     /// When anything changed or a packet was lost, with what it was.
     pub async fn check(self, env: &Env) -> Result<()> {
+        self.ping.check(env).await.with_context(|| self.node.name())?;
+        for monitor in self.monitors {
+            monitor.check(&self.node).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Two pods of a node that have networks.
+async fn pair(env: &Env, node: &Node) -> Result<[PodNetwork; 2]> {
+    let records = fixtures::records(env).await?;
+    let here: Vec<_> = records.into_iter().filter(|record| record.spec.node_name == node.name()).collect();
+    let count = here.len();
+    let pair = here.into_iter().take(2).collect::<Vec<_>>().try_into();
+    pair.map_err(|_| anyhow!("{count} pods on {}", node.name()))
+}
+
+impl Ping {
+    /// Starts it. The node must have two pods of the trial.
+    pub async fn start(env: &Env, node: &Node) -> Result<Self> {
+        let [first, second] = pair(env, node).await?;
+        Self::between(env, &first, &second).await
+    }
+
+    async fn between(env: &Env, from: &PodNetwork, to: &PodNetwork) -> Result<Self> {
+        let address = to.spec.attachments.first().and_then(|attachment| attachment.addresses.first());
+        let address = address.context("an address")?.address.addr();
+        let pod = from.spec.pod_name.clone();
+        let ping = format!("ping -I net1 -i 0.2 -w {LONGEST} {address} >/ping 2>&1 & echo $!");
+        let pid = env.exec(&pod, &["sh", "-c", &ping]).await?.trim().to_owned();
+        Ok(Self { pod, pid })
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// When a packet was lost, with how many.
+    pub async fn check(self, env: &Env) -> Result<()> {
         // At SIGINT it counts.
-        env.exec(&self.pod, &["sh", "-c", &format!("kill -INT {}; sleep 1", self.ping)]).await?;
+        env.exec(&self.pod, &["sh", "-c", &format!("kill -INT {}; sleep 1", self.pid)]).await?;
         let pinged = env.exec(&self.pod, &["cat", "/ping"]).await?;
         let counts = pinged.lines().find(|line| line.contains("packets transmitted"));
         let counts = counts.with_context(|| format!("no count: {pinged}"))?;
         let sent: u32 =
             counts.split_whitespace().next().and_then(|word| word.parse().ok()).context(counts.to_owned())?;
-        ensure!(sent >= 20 && counts.contains(" 0% packet loss"), "{}: {counts}", self.node.name());
-        for monitor in self.monitors {
-            monitor.check(&self.node).await?;
-        }
+        ensure!(sent >= 20 && counts.contains(" 0% packet loss"), "{}: {counts}", self.pod);
         Ok(())
     }
 }

@@ -159,10 +159,6 @@ impl Net for Fake {
         Ok(())
     }
 
-    fn nsids(&self) -> Result<Vec<i32>, NetError> {
-        Ok(self.world().nsids())
-    }
-
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
         self.wait();
         self.world().ensure_bridge(wanted, &self.devices)

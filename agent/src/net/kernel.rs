@@ -167,14 +167,6 @@ impl Net for Kernel {
         self.with_host(inside)?.map_err(|error| gone_if_no_namespace(error, path))?
     }
 
-    fn nsids(&self) -> Result<Vec<i32>, NetError> {
-        let dump = self.with_host(|socket| socket.dump(&request::dump_nsids()))?;
-        let messages = dump.map_err(|refusal| refusal.during("list namespace ids"))?;
-        let mut nsids: Vec<_> = messages.into_iter().filter_map(id).filter(|id| *id >= 0).collect();
-        nsids.sort_unstable();
-        Ok(nsids)
-    }
-
     fn ensure_bridge(&self, wanted: &WantedBridge) -> Result<BridgeReady, BridgeProblem> {
         bridges::ensure(self, wanted)
     }

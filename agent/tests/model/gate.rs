@@ -38,10 +38,6 @@ impl Gated {
 }
 
 impl Net for Gated {
-    fn nsids(&self) -> Result<Vec<i32>, NetError> {
-        self.pass().0.nsids()
-    }
-
     fn visit(
         &self,
         path: &Path,

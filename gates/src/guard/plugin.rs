@@ -55,10 +55,6 @@ impl Plugin for Guard {
         say("connected");
     }
 
-    fn run_pod_sandbox(&self, _: &PodSandbox) -> Result<(), String> {
-        Ok(())
-    }
-
     fn create_container(&self, pod: &PodSandbox, container: &Container) -> Result<(), String> {
         self.check(pod, container)
     }
@@ -73,10 +69,6 @@ impl Plugin for Guard {
         self.report.change(|report| (report.validator, report.preinstalled) = (validator, preinstalled));
         self.check(pod, container)
     }
-
-    fn stop_pod_sandbox(&self, _: &PodSandbox) {}
-
-    fn remove_pod_sandbox(&self, _: &PodSandbox) {}
 }
 
 /// Whether the runtime asks for the last word about a container: NRI 0.10 or later, which came with containerd 2.2

@@ -298,18 +298,4 @@ impl Plugin for Silent {
     fn configure(&self, _: &str, _: &str) -> EventMask {
         EventMask::RUN_POD_SANDBOX
     }
-
-    fn synchronize(&self, _: Vec<PodSandbox>, _: Vec<Container>) {}
-
-    fn run_pod_sandbox(&self, _: &PodSandbox) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn create_container(&self, _: &PodSandbox, _: &Container) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn stop_pod_sandbox(&self, _: &PodSandbox) {}
-
-    fn remove_pod_sandbox(&self, _: &PodSandbox) {}
 }

@@ -43,7 +43,7 @@ fn a_namespace_that_goes_takes_its_pairs_along_and_frees_its_id() {
     assert_eq!(open(&fake, TWO).unwrap().nsid, 1);
     fake.remove_namespace(Path::new(ONE));
     assert_eq!(fake.host_links().unwrap(), []);
-    assert_eq!(fake.nsids().unwrap(), [1]);
+    assert_eq!(fake.world().nsids(), [1]);
     assert!(matches!(open(&fake, ONE), Err(NetError::NamespaceGone(_))));
     fake.add_namespace(ONE);
     assert_eq!(open(&fake, ONE).unwrap().nsid, 0, "the lowest free id, as Linux does");
@@ -57,7 +57,7 @@ fn a_hidden_namespace_still_has_its_links() {
     apply(&fake, ONE, &[create(bridge)]);
     fake.hide_namespace(Path::new(ONE));
     assert!(open(&fake, ONE).is_err());
-    assert_eq!((fake.host_links().unwrap().len(), fake.nsids().unwrap().len()), (1, 1));
+    assert_eq!((fake.host_links().unwrap().len(), fake.world().nsids().len()), (1, 1));
     fake.delete_host_links(&["fl0123456789".to_owned()]).unwrap();
     assert_eq!(fake.host_links().unwrap(), []);
 }

@@ -264,10 +264,6 @@ pub(super) fn assign_nsid(namespace: BorrowedFd<'_>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::NewNsId(nsid_message(namespace, Some(-1)))
 }
 
-pub(super) fn dump_nsids() -> RouteNetlinkMessage {
-    RouteNetlinkMessage::GetNsId(NsidMessage::default())
-}
-
 fn nsid_message(namespace: BorrowedFd<'_>, id: Option<i32>) -> NsidMessage {
     let mut message = NsidMessage::default();
     message.attributes.extend(u32::try_from(namespace.as_raw_fd()).ok().map(NsidAttribute::Fd));
