@@ -256,9 +256,13 @@ impl Blocks {
         }
         let surplus: Vec<Block> = {
             let mut view = self.view.lock();
-            let slots = view.free_slots();
-            let surplus: Vec<Block> =
-                view.ipam.surplus(slots, self.clock.now()).into_iter().cloned().collect();
+            let now = self.clock.now();
+            let surplus = view.ipam.surplus(view.free_slots(), now);
+            let surplus: Vec<Block> = surplus
+                .iter()
+                .filter(|one| view.may_hand_back(one, &surplus, now))
+                .map(|one| (*one).clone())
+                .collect();
             // Out of the view first: nothing may be taken from a block that is on its way out.
             view.ipam.retain_blocks(|block| surplus.iter().all(|gone| gone.name != block.name));
             surplus

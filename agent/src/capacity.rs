@@ -32,9 +32,10 @@ fn attachments(record: &Record, network: &str) -> u64 {
     record.spec.attachments.iter().filter(|attachment| attachment.network == network).count() as u64
 }
 
-/// What the scheduler may count on in all: owned, less quarantined, less the reserve or what has been taken beyond it.
-pub fn promised(pool: &Pool, counts: Counts, usage: Usage) -> u64 {
-    counts.owned.saturating_sub(counts.quarantined).saturating_sub(pool.hotplug_reserve.max(usage.unmatched))
+/// What the scheduler may count on in all, of the addresses that are used or can be: less the reserve, or what has been
+/// taken beyond it.
+pub fn promised(pool: &Pool, available: u64, usage: Usage) -> u64 {
+    available.saturating_sub(pool.hotplug_reserve.max(usage.unmatched))
 }
 
 /// Whether an attachment that was not promised may take an address: one must be left for every promise.
@@ -132,9 +133,8 @@ mod tests {
 
     #[test]
     fn the_reserve_is_kept_out_of_the_promise_and_hot_plugs_are_taken_from_it() {
-        let counts = Counts { owned: 28, used: 5, quarantined: 3, free: 20, claimable: 0 };
         let promise =
-            |reserve, unmatched| promised(&pool(reserve, true), counts, Usage { outstanding: 0, unmatched });
+            |reserve, unmatched| promised(&pool(reserve, true), 25, Usage { outstanding: 0, unmatched });
         assert_eq!((promise(0, 0), promise(4, 0), promise(4, 4), promise(4, 6)), (25, 21, 21, 19));
     }
 

@@ -165,6 +165,8 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// How many pods it can have.
     pub pod_limit: u64,
+    /// By network, what the scheduler counts on here: the node's extended resources.
+    pub offered: BTreeMap<String, u64>,
 }
 
 /// Whether a network exists on a node with these labels.

@@ -19,7 +19,7 @@ use crate::api::{ApiError, call, merge_patch};
 use crate::capacity;
 use crate::clock::Clock;
 use crate::hold::HoldWatch;
-use crate::ipam::{Counts, Family};
+use crate::ipam::{Block, Counts, Family};
 use crate::metrics::Metrics;
 use crate::model;
 use crate::view::{Inner, View};
@@ -183,12 +183,14 @@ fn status(
     before: Option<&NodeNetworkStatus>,
     clock: &Clock,
 ) -> NodeNetworkStatus {
+    let surplus = view.ipam.surplus(view.free_slots(), clock.now());
     let networks: Vec<NetworkOnNode> = view
         .networks
         .values()
         .filter(|network| network.is_accepted() && model::is_on_node(network, &view.node.labels))
         .filter_map(|network| {
-            Some(on_node(view, network.metadata.name.as_deref()?, network.spec.ipam.is_some(), clock.now()))
+            let (name, has_ipam) = (network.metadata.name.as_deref()?, network.spec.ipam.is_some());
+            Some(on_node(view, name, has_ipam, &surplus, clock.now()))
         })
         .collect();
     let known = before.map(|before| before.conditions.as_slice()).unwrap_or_default();
@@ -225,15 +227,14 @@ fn condition(
     }
 }
 
-fn on_node(view: &Inner, network: &str, has_ipam: bool, now: Timestamp) -> NetworkOnNode {
+fn on_node(view: &Inner, network: &str, has_ipam: bool, surplus: &[&Block], now: Timestamp) -> NetworkOnNode {
     let trouble = view.troubles.get(network);
     let counts = view.ipam.counts(network, now).unwrap_or_default();
     let families = view.ipam.counts_by_family(network, now).unwrap_or_default();
-    let usage = capacity::usage(network, view.pods_with_records());
     let promised = match view.ipam.pool(network) {
         // Reserved addresses are granted before the pod is scheduled, and good on any node.
         Some(pool) if pool.has_only_reserved() => view.node.pod_limit,
-        Some(pool) => capacity::promised(pool, counts, usage),
+        Some(pool) => view.promised(pool, surplus, now),
         None if has_ipam => 0,
         None => view.node.pod_limit,
     };

@@ -220,14 +220,17 @@ impl Sources {
         let (Event::InitApply(node) | Event::Apply(node)) = event else {
             return;
         };
-        let pods = node
-            .status
-            .and_then(|status| status.allocatable)
-            .and_then(|mut allocatable| allocatable.remove("pods"));
+        let allocatable = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+        let numbers = allocatable.iter().filter_map(|(name, number)| {
+            Some((name.strip_prefix(names::RESOURCE_PREFIX)?.to_owned(), number.0.parse().ok()?))
+        });
+        // What is offered says only when blocks may go, which is looked at anyway.
+        view.node.offered = numbers.collect();
         let node = Node {
             uid: node.metadata.uid.unwrap_or_default(),
             labels: node.metadata.labels.unwrap_or_default(),
-            pod_limit: pods.and_then(|pods| pods.0.parse().ok()).unwrap_or(0),
+            pod_limit: allocatable.get("pods").and_then(|pods| pods.0.parse().ok()).unwrap_or(0),
+            offered: view.node.offered.clone(),
         };
         if view.node != node {
             view.set_node(node);

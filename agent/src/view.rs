@@ -7,8 +7,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fairlead_crds::Network;
 use fairlead_crds::pod_network::HeldAddress;
+use jiff::Timestamp;
 
-use crate::ipam::{self, Ipam, Pool};
+use crate::capacity;
+use crate::ipam::{self, Block, Family, Ipam, Pool};
 use crate::model::{self, Node, Pod, PodKey, Record};
 
 /// Everything the agent knows.
@@ -111,6 +113,29 @@ impl Inner {
         self.node.pod_limit.saturating_sub(served).max(1)
     }
 
+    /// What the scheduler may count on of a network here, in all; blocks that shall be handed back are left out.
+    pub fn promised(&self, pool: &Pool, surplus: &[&Block], now: Timestamp) -> u64 {
+        let usage = capacity::usage(&pool.network, self.pods_with_records());
+        let goes = |family: Family| -> u64 {
+            let of_family =
+                surplus.iter().filter(|one| one.network_uid == pool.uid && Family::of(one.cidr) == family);
+            of_family.filter(|one| self.ipam.is_admitted(one)).map(|one| one.counts(now).owned).sum()
+        };
+        let families = self.ipam.counts_by_family(&pool.network, now).unwrap_or_default().into_iter();
+        let available =
+            families.map(|(family, counts)| (counts.used + counts.free).saturating_sub(goes(family)));
+        capacity::promised(pool, available.min().unwrap_or(0), usage)
+    }
+
+    /// Whether a block that nothing needs may be handed back: not while the scheduler still counts on it.
+    pub fn may_hand_back(&self, block: &Block, surplus: &[&Block], now: Timestamp) -> bool {
+        let needs_word = |pool: &&Pool| pool.counted && !pool.terminating && self.ipam.is_admitted(block);
+        let Some(pool) = self.ipam.pool(&block.network).filter(needs_word) else { return true };
+        let promised = self.promised(pool, surplus, now);
+        // Without a number it is just being changed, or nothing is promised.
+        self.node.offered.get(&pool.network).map_or(promised == 0, |offered| *offered <= promised)
+    }
+
     /// The pods of this node with their records.
     pub fn pods_with_records(&self) -> impl Iterator<Item = (&Pod, Option<&Record>)> {
         self.pods.values().map(|pod| (pod, self.records.get(&pod.key.uid)))
@@ -122,5 +147,68 @@ impl Inner {
         uids.sort_unstable();
         uids.dedup();
         uids
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn view(resource: bool, blocks: &[&str]) -> Inner {
+        let network = json!({
+            "apiVersion": "fairlead.dev/v1alpha1", "kind": "Network", "metadata": { "name": "blue", "uid": "n" },
+            "spec": {
+                "bridge": { "name": "br0", "uplink": { "none": {} } },
+                "ipam": { "ranges": [{ "cidr": "10.0.0.0/16" }] },
+                "exhaustion": { "resource": resource },
+                "allowedNamespaces": { "from": "All" },
+            },
+            "status": {
+                "ranges": [{ "cidr": "10.0.0.0/16", "blockPrefix": 28, "state": "Admitted" }],
+                "conditions": [{
+                    "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+            },
+        });
+        let mut view = Inner { node: Node { pod_limit: 110, ..Node::default() }, ..Inner::default() };
+        view.set_networks(BTreeMap::from([("blue".into(), serde_json::from_value(network).unwrap())]));
+        for cidr in blocks {
+            let name = format!("default-{}", cidr.replace(['.', '/'], "-"));
+            let block = json!({
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "IPBlock",
+                "metadata": { "name": name, "uid": name },
+                "spec": { "space": "default", "network": "blue", "networkUID": "n", "nodeName": "n", "cidr": cidr },
+            });
+            view.ipam.insert_block(&serde_json::from_value(block).unwrap());
+        }
+        view
+    }
+
+    #[test]
+    fn a_block_is_not_promised_any_more_and_then_handed_back() {
+        let mut view = view(true, &["10.0.1.0/28", "10.0.2.0/28", "10.0.3.0/28"]);
+        let goes = |view: &Inner| {
+            let surplus = view.ipam.surplus(110, NOW);
+            assert_eq!(surplus.len(), 1);
+            let promised = view.promised(view.ipam.pool("blue").unwrap(), &surplus, NOW);
+            (promised, view.may_hand_back(surplus[0], &surplus, NOW))
+        };
+        assert_eq!(goes(&view), (32, false), "nobody knows what the scheduler counts on");
+        view.node.offered.insert("blue".into(), 48);
+        assert_eq!(goes(&view), (32, false));
+        view.node.offered.insert("blue".into(), 32);
+        assert_eq!(goes(&view), (32, true));
+    }
+
+    #[test]
+    fn where_nothing_is_promised_blocks_go_at_once() {
+        let view = view(false, &["10.0.1.0/28", "10.0.2.0/28", "10.0.3.0/28"]);
+        let surplus = view.ipam.surplus(110, NOW);
+        assert!(view.may_hand_back(surplus[0], &surplus, NOW));
     }
 }

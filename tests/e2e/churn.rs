@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fairlead_crds::names;
+use fairlead_crds::{Reason, names};
 use fairlead_tests::{Cluster, fairlead, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
@@ -176,15 +176,14 @@ async fn rounds(env: Arc<Env>) -> Result<()> {
 /// 62 addresses of a /26, less a gateway and an excluded one.
 async fn sixty_addresses(env: &Env, cluster: &Cluster) -> Result<()> {
     let net = scarce(env, "10.64.0.0/26", "10.64.0.1", "10.64.0.62/32").await?;
-    start(env, &net, 60).await?;
-    let ready = settled(env, 60, 0, START).await?;
+    start(env, &net, 61).await?;
+    let mut ready = settled(env, 60, 1, START).await?;
+    insufficient(env, &net).await?;
     let nodes: BTreeSet<_> =
         fixtures::records(env).await?.into_iter().map(|record| record.spec.node_name).collect();
     ensure!(nodes.len() == 3, "all addresses are on {nodes:?}");
     inspect(env, &ready).await?;
-    scale(env, 61).await?;
-    insufficient(env, &net).await?;
-    let mut ready = settled(env, 60, 1, SOON).await?;
+    one_more_is_gated(env, &net).await?;
     unrelated_pods_run_everywhere(env, cluster, &ready).await?;
     let wanted = env::var("FAIRLEAD_CHURN_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS);
     for round in 0..wanted {
@@ -208,6 +207,29 @@ async fn insufficient(env: &Env, net: &Net) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// A pod that comes when the range is known to be full has the scheduling gate, so that no autoscaler adds a node for it.
+async fn one_more_is_gated(env: &Env, net: &Net) -> Result<()> {
+    let marked = format!("jsonpath={{.spec.networks[?(@.name==\"{}\")].gated}}", net.name());
+    wait::until(SOON, "the network to be marked as full", || async {
+        let gated = env.cluster.kubectl(&["get", "admission", names::ADMISSION, "-o", &marked]).await?;
+        ensure!(gated == "true", "{gated:?}");
+        Ok(())
+    })
+    .await?;
+    scale(env, 62).await?;
+    wait::until(SOON, "a gated pod to be told why", || async {
+        let api: Api<Pod> = Api::namespaced(env.cluster.client(), &env.namespace);
+        let pods = api.list(&ListParams::default().labels("app=churn")).await?.items;
+        let is_gated = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());
+        let gated = pods.iter().find(is_gated).context("no pod is gated")?;
+        let told = fixtures::told(env, &gated.name_any(), Reason::NoAddresses).await?;
+        ensure!(told.contains(net.name()), "{told}");
+        Ok(())
+    })
+    .await?;
+    scale(env, 61).await
 }
 
 /// On every exhausted node a pod starts that asks for nothing, and those that run stay.

@@ -68,7 +68,7 @@ async fn adds_and_leaves_out(env: Arc<Env>) -> Result<()> {
         start(&env, &net, name).await?;
     }
     create_pod(&env, &net, "four").await?;
-    fixtures::wait_for_reason(&env, "four", &[Reason::NoAddresses, Reason::QuarantinedUntil]).await?;
+    fixtures::told(&env, "four", Reason::NoAddresses).await?;
     let first = json!({ "cidr": FIRST, "exclude": ["10.68.0.4/30"] });
     set_ranges(&env, &net, &json!([first, { "cidr": SECOND, "exclude": ["10.68.1.8/29"] }])).await?;
     env.wait_ready("app=four", SOON).await?;

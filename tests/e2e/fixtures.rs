@@ -197,6 +197,19 @@ pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result
     .await
 }
 
+/// Waits until the pod's condition has this reason, and gives its sentence.
+pub async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
+    let path = |field: &str| format!(".status.conditions[?(@.type==\"{}\")].{field}", names::NETWORK_READY);
+    wait::until(SOON, &format!("{pod} to be told {reason}"), || async {
+        let object = format!("pod/{pod}");
+        let (found, message) =
+            (env.field(&object, &path("reason")).await?, env.field(&object, &path("message")).await?);
+        ensure!(found == reason.as_str(), "{found}: {message}");
+        Ok(message)
+    })
+    .await
+}
+
 /// Waits until the gate of a pod has said something, and gives its log.
 pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Duration) -> Result<String> {
     wait::until(timeout, &format!("the gate of {pod} to say `{something}`"), || async {

@@ -49,19 +49,6 @@ fn asking(name: &str, net: &Net, more: &Value) -> Value {
     fixtures::pod(name, &json!([request]).to_string())
 }
 
-/// Waits until the pod's condition has this reason, and gives its sentence.
-async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
-    let path = |field: &str| format!(".status.conditions[?(@.type==\"{}\")].{field}", names::NETWORK_READY);
-    wait::until(SOON, &format!("{pod} to be told {reason}"), || async {
-        let object = format!("pod/{pod}");
-        let (found, message) =
-            (env.field(&object, &path("reason")).await?, env.field(&object, &path("message")).await?);
-        ensure!(found == reason.as_str(), "{found}: {message}");
-        Ok(message)
-    })
-    .await
-}
-
 async fn by_value(env: Arc<Env>) -> Result<()> {
     let net = network(&env, "value", "10.70.0");
     net.create(&env).await?;
@@ -89,7 +76,7 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     ensure!(again.contains("\"turn\":2") && !again.contains(&uid), "{again}");
 
     env.apply(&one("two").to_string()).await?;
-    let message = told(&env, "two", Reason::AddressTaken).await?;
+    let message = fixtures::told(&env, "two", Reason::AddressTaken).await?;
     ensure!(message.contains(&format!("{}/one", env.namespace)), "{message}");
     let asked = std::time::Instant::now();
     env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
@@ -122,14 +109,14 @@ async fn refused(env: Arc<Env>) -> Result<()> {
         env.apply(&asking(name, &net, more).to_string()).await?;
     }
     for (name, _, sentence) in &cases {
-        let message = told(&env, name, Reason::AddressRefused).await?;
+        let message = fixtures::told(&env, name, Reason::AddressRefused).await?;
         ensure!(message.contains(sentence) && message.contains(net.name()), "{name}: {message}");
     }
     let twice = json!([
         { "name": net.name(), "ips": ["10.71.0.70"] }, { "name": net.name(), "ips": ["10.71.0.70/28"] }
     ]);
     env.apply(&fixtures::pod("twice", &twice.to_string()).to_string()).await?;
-    let message = told(&env, "twice", Reason::InvalidRequest).await?;
+    let message = fixtures::told(&env, "twice", Reason::InvalidRequest).await?;
     ensure!(message.contains("is asked for twice"), "{message}");
     goes_on_by_itself(&env, &net).await
 }
@@ -140,7 +127,7 @@ async fn goes_on_by_itself(env: &Env, net: &Net) -> Result<()> {
     let set = |value: &str| format!("{{\"spec\":{{\"allowStatic\":{value}}}}}");
     env.kubectl(&["patch", &object, "--type=merge", "-p", &set("false")]).await?;
     env.apply(&asking("cured", net, &json!({ "ips": ["10.71.0.70"] })).to_string()).await?;
-    let message = told(env, "cured", Reason::StaticNotAllowed).await?;
+    let message = fixtures::told(env, "cured", Reason::StaticNotAllowed).await?;
     ensure!(message.contains("allowStatic"), "{message}");
     env.kubectl(&["patch", &object, "--type=merge", "-p", &set("true")]).await?;
     env.wait_ready("app=cured", SOON).await?;

@@ -269,7 +269,7 @@ impl Block {
     }
 
     /// Counts of the block; an address in use counts as owned although its range leaves it out by now.
-    pub(super) fn counts(&self, now: Timestamp) -> Counts {
+    pub(crate) fn counts(&self, now: Timestamp) -> Counts {
         let used = self.used.len() as u64;
         // Of a block that goes only what is in use counts.
         if self.closing {

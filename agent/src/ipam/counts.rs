@@ -60,7 +60,7 @@ impl Ipam {
         self.blocks.values().filter(move |block| block.network == network && Family::of(block.cidr) == family)
     }
 
-    pub(super) fn is_admitted(&self, block: &Block) -> bool {
+    pub(crate) fn is_admitted(&self, block: &Block) -> bool {
         let pool = self.pools.get(&block.network).filter(|pool| pool.uid == block.network_uid);
         let range = block.range();
         pool.is_some_and(|pool| pool.admitted(Family::of(block.cidr)).any(|one| Some(one.cidr) == range))

@@ -115,8 +115,11 @@ pub fn networks(store: &Store) -> BTreeMap<String, Network> {
 pub fn show(store: &Store, node: &str, view: &mut Inner) {
     let found = store.get(&Key::new("nodes", "", node));
     let uid = found.and_then(|node| node["metadata"]["uid"].as_str()).unwrap_or_default().to_owned();
-    view.set_node(Node { uid, pod_limit: PODS as u64, ..Node::default() });
-    view.set_networks(networks(store));
+    let networks = networks(store);
+    // A controller that promises the scheduler nothing that the node wants to hand back.
+    let offered = networks.keys().map(|name| (name.clone(), 0)).collect();
+    view.set_node(Node { uid, pod_limit: PODS as u64, offered, ..Node::default() });
+    view.set_networks(networks);
     view.namespaces.insert("ns".into(), BTreeMap::new());
     let pods = store.all("pods").filter(|(_, pod)| pod["spec"]["nodeName"] == node);
     view.pods = pods.filter_map(|(_, pod)| read(pod)).map(|pod| (pod.key.uid.clone(), pod)).collect();

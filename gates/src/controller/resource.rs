@@ -28,17 +28,20 @@ pub struct Offer {
     pub promised: u64,
     /// What can be handed out at once.
     pub free: u64,
+    /// What rests.
+    pub quarantined: u64,
 }
 
 impl Offer {
     /// The number to advertise where `current` is advertised.
     ///
     /// Every deleted pod's address rests for its quarantine, and every shrink stops new pods for a second or
-    /// more. So what is missing for a while is tolerated as long as at least two thirds of what is offered could
-    /// be handed out at once: a pod that comes in spite of it waits at its gate until the quarantine is over.
+    /// more. So what is missing because it rests is tolerated as long as at least two thirds of what is offered could
+    /// be handed out at once: a pod that comes in spite of it waits at its gate until the quarantine is over. What the
+    /// node wants to hand back is missing for ever: it waits until the number says so.
     pub fn target(self, current: Option<u64>) -> u64 {
         match current {
-            Some(current) if current.saturating_sub(self.promised) <= self.free / 2 => {
+            Some(current) if current.saturating_sub(self.promised) <= self.quarantined.min(self.free / 2) => {
                 current.max(self.promised)
             }
             _ => self.promised,
@@ -66,8 +69,8 @@ enum Why {
     Shrink,
     /// To advertise more than this number.
     Grow(u64),
-    /// The kubelet had set it to 0.
-    Zeroed,
+    /// The kubelet had set it to 0, or the node did not have the network for a while.
+    Gone,
 }
 
 /// What to do next.
@@ -100,12 +103,10 @@ impl Tracker {
     /// `current` is what the node advertises, `counted` what its bound pods request, if that was just counted.
     pub fn step(&mut self, target: u64, current: Option<u64>, counted: Option<u64>, now: Instant) -> Step {
         match current {
-            _ if target == 0 => {
-                *self = Self::default();
-                if current.is_some() { Step::Remove } else { Step::Nothing }
-            }
+            Some(_) if target == 0 => self.remove(Why::Gone, now),
+            None if target == 0 => Step::Nothing,
             // The kubelet sets extended resources to 0 when it registers the node, and would fail pods by it: no delay.
-            Some(0) => self.remove(Why::Zeroed, now),
+            Some(0) => self.remove(Why::Gone, now),
             None => self.fill(target, counted, now),
             Some(current) => {
                 self.removed = None;
@@ -125,7 +126,7 @@ impl Tracker {
         };
         let rest = match why {
             Why::Shrink => SETTLE_MIN,
-            Why::Grow(_) | Why::Zeroed => FORGET,
+            Why::Grow(_) | Why::Gone => FORGET,
         };
         let gone_for = now.saturating_duration_since(since);
         if gone_for < rest {
@@ -134,7 +135,7 @@ impl Tracker {
         match (why, counted) {
             // Binds that were under way fit the number that was advertised before.
             (Why::Grow(before), _) if target >= before => self.set(target),
-            (Why::Zeroed, Some(count)) => self.set(target.max(count)),
+            (Why::Gone, Some(count)) => self.set(target.max(count)),
             (_, counted) => self.settle(target, counted, gone_for, now),
         }
     }
@@ -191,11 +192,13 @@ mod tests {
 
     #[test]
     fn a_quarantine_shrinks_the_number_only_where_addresses_are_scarce() {
-        let target = |promised, free| Offer { promised, free }.target(Some(32));
+        let offer = |promised, free, quarantined| Offer { promised, free, quarantined };
+        let target = |promised, free| offer(promised, free, 11).target(Some(32));
         assert_eq!((target(31, 30), target(22, 20), target(21, 20)), (32, 32, 21));
-        assert_eq!(Offer { promised: 3, free: 0 }.target(Some(4)), 3);
-        assert_eq!(Offer { promised: 48, free: 47 }.target(Some(32)), 48);
-        assert_eq!(Offer { promised: 16, free: 16 }.target(None), 16);
+        assert_eq!(offer(3, 0, 1).target(Some(4)), 3);
+        assert_eq!(offer(48, 47, 0).target(Some(32)), 48);
+        assert_eq!(offer(16, 16, 0).target(None), 16);
+        assert_eq!(offer(16, 30, 0).target(Some(32)), 16, "the rest shall be handed back");
     }
 
     #[test]
@@ -295,11 +298,9 @@ mod tests {
         let (now, mut tracker) = (Instant::now(), Tracker::default());
         assert_eq!(tracker.step(5, Some(8), Some(2), now), Step::Remove);
         assert_eq!(tracker.step(0, None, None, now), Step::Nothing);
-        assert_eq!(
-            tracker.step(5, None, Some(2), now),
-            Step::Set(5),
-            "it came back: nothing was bound meanwhile"
-        );
+        assert_eq!(tracker.step(0, Some(5), None, now), Step::Remove);
+        assert_eq!(tracker.step(5, None, Some(2), now), Step::Wait(FORGET));
+        assert_eq!(tracker.step(5, None, Some(2), now + FORGET), Step::Set(5), "one count is enough");
     }
 
     #[derive(Debug, Clone)]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fairlead_crds::node_network::NetworkOnNode;
 use fairlead_crds::{Network, names};
 
 use super::model::{Block, Node, NodeOffer};
@@ -42,7 +43,12 @@ impl Wanted {
             .networks
             .iter()
             .filter(|here| here.ready && self.networks.get(&here.name).as_ref().is_some_and(counts));
-        here.map(|here| (here.name.clone(), Offer { promised: here.promised, free: here.free })).collect()
+        let offer = |here: &NetworkOnNode| Offer {
+            promised: here.promised,
+            free: here.free,
+            quarantined: here.quarantined,
+        };
+        here.map(|here| (here.name.clone(), offer(here))).collect()
     }
 
     /// By taint key: what decides about the taint.
