@@ -53,7 +53,13 @@ impl Watched {
     /// A source that has seen what there is and is quiet.
     async fn settled(runtime: &FakeRuntime) -> Self {
         let mut watched = Self::new(runtime, RARE);
-        until(|| runtime.set(|state| state.lists >= 2 && state.subscriptions == 1)).await;
+        until(|| runtime.set(|state| state.lists >= 1 && state.subscriptions == 1)).await;
+        // After one that begins once it listens, nothing is listed by itself.
+        tokio::time::sleep(RARE.settle).await;
+        let lists = runtime.set(|state| state.lists);
+        watched.armed.send(true).unwrap();
+        until(|| runtime.set(|state| state.lists > lists)).await;
+        watched.armed.send(false).unwrap();
         while tokio::time::timeout(RARE.settle * 2, watched.subscription.next()).await.is_ok() {}
         watched
     }
