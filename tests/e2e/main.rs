@@ -22,6 +22,7 @@ mod guard;
 mod hold;
 mod hotplug;
 mod install;
+mod lost;
 mod nri;
 mod policy;
 mod probe;
@@ -87,6 +88,7 @@ fn cases() -> Vec<Case> {
         guard::cases(),
         storm::cases(),
         reserved::cases(),
+        lost::cases(),
         churn::cases(),
         audit::cases(),
         broken::cases(),
