@@ -168,7 +168,7 @@ async fn restart(node: &Node, nri: Nri) -> Result<()> {
 }
 
 /// A container on the node: with each that it creates, the runtime shows its plugins.
-async fn create_a_container(env: &Env, node: &Node) -> Result<()> {
+pub async fn create_a_container(env: &Env, node: &Node) -> Result<()> {
     let name = format!("witness-{}", node.name());
     let mut pod = fixtures::on_node(fixtures::pod(&name, ""), &node.name());
     pod["metadata"]["annotations"] = json!({});

@@ -24,14 +24,17 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Locks the file and writes that nothing is known yet.
+    /// Locks the file and writes that the runtime is not connected yet. What an earlier guard of the pod saw of the
+    /// runtime's plugins is taken over: on a node that keeps pods away until it is strict, no container would show it again.
     ///
     /// # Errors
     /// A sentence; also if another guard reports there.
     pub fn open(path: Option<&Path>) -> Result<Self, String> {
         let file = path.map(locked).transpose()?;
-        let reporter = Self { file, report: Mutex::default() };
-        reporter.write(&GuardReport::default())?;
+        let GuardReport { validator, preinstalled, .. } = file.as_deref().map(earlier).unwrap_or_default();
+        let report = GuardReport { validator, preinstalled, ..GuardReport::default() };
+        let reporter = Self { file, report: Mutex::new(report.clone()) };
+        reporter.write(&report)?;
         Ok(reporter)
     }
 
@@ -56,9 +59,16 @@ impl Reporter {
     }
 }
 
+/// The report that is there, if it can be read.
+fn earlier(file: &File) -> GuardReport {
+    let mut text = [0; LENGTH];
+    let read = file.read_at(&mut text, 0).ok().and_then(|length| text.get(..length));
+    read.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or_default()
+}
+
 fn locked(path: &Path) -> Result<Flock<File>, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot report to {}: {error}", path.display());
-    let file = File::options().create(true).write(true).truncate(false).open(path);
+    let file = File::options().create(true).read(true).write(true).truncate(false).open(path);
     let file = file.map_err(|error| failed(&error))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| failed(&errno))
 }
@@ -94,7 +104,10 @@ mod tests {
         let path = folder.path().join("guard");
         let first = Reporter::open(Some(&path)).unwrap();
         assert!(Reporter::open(Some(&path)).unwrap_err().contains("cannot report to"));
+        first.change(|report| (report.connected, report.validator) = (true, Sight::Seen));
         drop(first);
-        assert!(Reporter::open(Some(&path)).is_ok());
+        drop(Reporter::open(Some(&path)).unwrap());
+        let taken_over = fs::read_to_string(&path).unwrap().parse::<GuardReport>().unwrap();
+        assert_eq!((taken_over.connected, taken_over.validator), (false, Sight::Seen));
     }
 }
