@@ -1,24 +1,32 @@
 //! What an attachment costs on a real node: time, netlink messages, writes to the API server, memory.
 //!
-//! 100 pods one after the other on a node that does nothing else, then 100 in waves of 10. Prints a table;
-//! asserts nothing, since the machine is shared with the cluster itself.
+//! 100 pods one after the other on a node that does nothing else, then 100 in waves of 10. Prints a table and writes it
+//! to `target/bench/attach.json`; asserts nothing, since the machine is shared with the cluster itself.
 
 #![expect(clippy::print_stdout, reason = "printing is what a bench is for")]
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
-use comfy_table::Table;
-use fairlead_tests::measure::{self, Readiness, Times};
-use fairlead_tests::node::Nri;
-use fairlead_tests::progress::Progress;
-use fairlead_tests::{Cluster, Layout, Options, fairlead};
+use fairlead_tests::{
+    Cluster, fairlead,
+    measure::{
+        self, PodWatch, Report, Section, Times, Unit,
+        usage::{self, Memory},
+    },
+    node::Nri,
+};
 
 const PODS: usize = 100;
 const WAVE: usize = 10;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(180);
+const RESULTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../bench");
 
 const NETWORK: &str = r#"
 apiVersion: v1
@@ -35,45 +43,59 @@ spec:
 "#;
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let layout = Layout::TESTS.or_from_env()?;
-    let progress = Progress::auto();
-    let cluster =
-        Cluster::up(&Options { layout, nodes: 1, nri: Nri::default(), progress: progress.clone() }).await?;
-    fairlead::install(&cluster, &progress).await?;
-    let outcome = run(&cluster).await;
-    if outcome.is_err() {
-        cluster.diagnose("bench").await.ok();
-    }
-    Cluster::down(layout).await?;
-    outcome
+async fn main() -> ExitCode {
+    measure::exit_code(bench().await)
 }
 
-async fn run(cluster: &Cluster) -> Result<()> {
+async fn bench() -> Result<()> {
+    let report =
+        measure::on_a_cluster("attach", 1, Nri::default(), async |cluster, _| run(cluster).await).await?;
+    println!("{}", report.conditions);
+    for section in &report.sections {
+        println!("{}", section.shown());
+    }
+    report.write(Path::new(RESULTS))
+}
+
+async fn run(cluster: &Cluster) -> Result<Report> {
     cluster.apply(NETWORK).await?;
     fairlead::wait_for_network(cluster, "bench", PATIENCE).await?;
-    let mut table = Table::new();
-    table.set_header(["what".to_owned(), "one by one".to_owned(), format!("waves of {WAVE}")]);
     let idle = resident(cluster).await?;
-    let single = round(cluster, "single", 1).await?;
-    let waves = round(cluster, "wave", WAVE).await?;
-    for p in [50, 90, 99] {
-        let [one, many] = [&single, &waves].map(|round| format!("{:.1} ms", round.times.percentile(p)));
-        table.add_row([format!("sandbox seen to marker set, p{p}"), one, many]);
+    let rounds = [round(cluster, "single", 1).await?, round(cluster, "wave", WAVE).await?];
+    let columns = ["one by one".to_owned(), format!("waves of {WAVE}")];
+    let mut section = Section::new("attach", "An attachment on one node, IPv4 and IPv6", columns);
+    section.percentiles(
+        "sandbox seen to marker set",
+        &rounds.each_ref().map(|round| &round.times),
+        ["3 ms", "", "10 ms"],
+    );
+    add_counts(
+        &mut section,
+        "netlink requests per attachment",
+        rounds.each_ref().map(|round| &round.netlink),
+    );
+    add_counts(&mut section, "API writes per pod life", rounds.each_ref().map(|round| &round.writes));
+    let memory = [
+        ("before", [idle, rounds[0].memory]),
+        ("with 100 pods", rounds.each_ref().map(|round| round.memory)),
+    ];
+    for (when, of) in memory {
+        section.row(&format!("agent resident {when}"), Unit::Mebibytes, of.map(|memory| memory.resident));
+        section.row(
+            &format!("of it not file-backed {when}"),
+            Unit::Mebibytes,
+            of.map(|memory| memory.anonymous),
+        );
     }
-    add_counts(&mut table, "netlink requests per attachment", [&single.netlink, &waves.netlink]);
-    add_counts(&mut table, "API writes per pod life", [&single.writes, &waves.writes]);
-    table.add_row(["agent resident before".to_owned(), idle, single.resident.clone()]);
-    table.add_row([format!("agent resident with {PODS} pods"), single.resident, waves.resident]);
-    println!("{table}");
-    Ok(())
+    let conditions = measure::conditions(cluster, &format!("{PODS} pods in each column")).await?;
+    Ok(Report { bench: "attach".into(), conditions, sections: vec![section] })
 }
 
 struct Round {
     times: Times,
     netlink: BTreeMap<String, f64>,
     writes: BTreeMap<String, f64>,
-    resident: String,
+    memory: Memory,
 }
 
 /// Starts 100 pods, so many at a time, and deletes them.
@@ -82,16 +104,16 @@ async fn round(cluster: &Cluster, prefix: &str, at_once: usize) -> Result<Round>
     let mark = cluster.audit_mark()?;
     let earlier = measure::attach_times(cluster).await?.len();
     let before = measure::netlink(node).await?;
-    let mut readiness = Readiness::of(cluster, NAMESPACE);
+    let mut watch = PodWatch::start(cluster, NAMESPACE).await?;
     for wave in 0..PODS / at_once {
         let names: Vec<String> =
             (wave * at_once..(wave + 1) * at_once).map(|n| format!("{prefix}{n}")).collect();
         let begun = Instant::now();
         cluster.apply(&names.iter().map(|name| pod(name)).collect::<String>()).await?;
-        readiness.all(&names, begun, PATIENCE).await?;
+        watch.ready(&names, begun, PATIENCE).await?;
     }
     let after = measure::netlink(node).await?;
-    let resident = resident(cluster).await?;
+    let memory = resident(cluster).await?;
     let times: Times = measure::attach_times(cluster).await?.into_iter().skip(earlier).collect();
     anyhow::ensure!(times.len() >= PODS, "the agent logged {} attachments of {PODS}", times.len());
     cluster.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE, "--wait=true"]).await?;
@@ -105,24 +127,21 @@ async fn round(cluster: &Cluster, prefix: &str, at_once: usize) -> Result<Round>
     let writes = measure::writes(cluster, mark, "fairlead-agent")?;
     let writes =
         writes.into_iter().filter_map(|(kind, n)| Some((kind, f64::from(u32::try_from(n).ok()?) / pods)));
-    Ok(Round { times, netlink: netlink.collect(), writes: writes.collect(), resident })
+    Ok(Round { times, netlink: netlink.collect(), writes: writes.collect(), memory })
 }
 
-fn add_counts(table: &mut Table, what: &str, columns: [&BTreeMap<String, f64>; 2]) {
-    let kinds: std::collections::BTreeSet<&String> =
-        columns.iter().flat_map(|column| column.keys()).collect();
+fn add_counts(section: &mut Section, what: &str, columns: [&BTreeMap<String, f64>; 2]) {
+    let kinds: BTreeSet<&String> = columns.iter().flat_map(|column| column.keys()).collect();
     for kind in kinds {
-        let [one, many] =
-            columns.map(|column| format!("{:.2}", column.get(kind).copied().unwrap_or_default()));
-        table.add_row([format!("{what}: {kind}"), one, many]);
+        let cells = columns.map(|column| column.get(kind).copied().unwrap_or_default());
+        section.row(&format!("{what}: {kind}"), Unit::Count, cells);
     }
 }
 
-/// Resident memory of the agent, as text.
-async fn resident(cluster: &Cluster) -> Result<String> {
-    let node = cluster.nodes().first().context("the cluster has no node")?;
-    let (all, anonymous) = measure::resident(cluster, node, "fairlead-agent", "agent").await?;
-    Ok(format!("{all} KiB ({anonymous} not file-backed)"))
+/// Memory of the agent, of which there is one.
+async fn resident(cluster: &Cluster) -> Result<Memory> {
+    let pids = usage::pids(cluster, "fairlead-agent", "agent").await?;
+    Memory::of(*pids.first().context("no agent")?)
 }
 
 fn pod(name: &str) -> String {

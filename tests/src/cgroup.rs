@@ -62,6 +62,17 @@ impl Group {
         pids
     }
 
+    /// Seconds of processor time of everything that ever ran in the group and below.
+    ///
+    /// # Errors
+    /// When no hierarchy counts it.
+    pub fn cpu(&self) -> Result<f64> {
+        let read = |file: &str| self.folders.iter().find_map(|at| fs::read_to_string(at.join(file)).ok());
+        let v1 = || read("cpuacct.usage").and_then(|text| Some(text.trim().parse::<f64>().ok()? / 1e9));
+        let v2 = || read("cpu.stat").and_then(|text| usage(&text));
+        v1().or_else(v2).context("no cgroup counts processor time: mount the cpuacct controller")
+    }
+
     /// Ends every process of the group and below with SIGKILL and waits until they are gone.
     pub fn kill(&self) -> Result<()> {
         let started = Instant::now();
@@ -157,6 +168,12 @@ fn inherit_cpuset(parent: &Path, group: &Path) -> Result<()> {
     Ok(())
 }
 
+/// v2 only: the first line of `cpu.stat`, in microseconds.
+fn usage(stat: &str) -> Option<f64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+    Some(line.parse::<f64>().ok()? / 1e6)
+}
+
 fn subgroups(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
@@ -205,6 +222,12 @@ mod tests {
                       cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let expected = ["/sys/fs/cgroup/cpu", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified"];
         assert_eq!(hybrid_mounts(mounts), expected.map(PathBuf::from));
+    }
+
+    #[test]
+    fn processor_time_is_in_seconds() {
+        assert_eq!(usage("usage_usec 2500000\nuser_usec 1\n"), Some(2.5));
+        assert_eq!(usage("nr_periods 0\n"), None);
     }
 
     #[test]

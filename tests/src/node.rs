@@ -80,6 +80,11 @@ impl Node {
         Group::named(self.layout, &format!("{}/daemons", self.name()))
     }
 
+    /// Seconds of processor time of its daemons so far, and of all that they started outside of containers.
+    pub fn cpu_of_daemons(&self) -> Result<f64> {
+        self.daemons()?.cpu()
+    }
+
     fn cgroup_root(&self) -> String {
         format!("/{}/{}", self.layout.cgroup(), self.name())
     }

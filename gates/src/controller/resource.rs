@@ -130,7 +130,7 @@ impl Tracker {
         };
         let gone_for = now.saturating_duration_since(since);
         if gone_for < rest {
-            return Step::Wait(rest - gone_for);
+            return Step::Wait(rest.saturating_sub(gone_for));
         }
         match (why, counted) {
             // Binds that were under way fit the number that was advertised before.

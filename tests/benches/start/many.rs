@@ -1,0 +1,100 @@
+//! Many pods at once.
+
+use anyhow::Result;
+use fairlead_tests::measure::{Section, Times, Unit};
+
+use crate::{
+    bench::{Bench, Variant, columns},
+    cost::{Cost, Meter},
+};
+
+/// How many pods, where, how often.
+pub struct Crowd {
+    /// Of the section.
+    pub name: &'static str,
+    /// Of the section.
+    pub title: &'static str,
+    /// How many are created at once, evenly spread.
+    pub pods: u16,
+    /// On how many nodes.
+    pub nodes: usize,
+    /// How often for each kind.
+    pub rounds: u32,
+}
+
+/// What was found, by variant.
+pub struct Found {
+    crowd: Crowd,
+    /// Of every pod.
+    each: [Times; 3],
+    /// Of the last pod of each crowd.
+    last: [Times; 3],
+    /// Of one pod, from before its creation until it is gone.
+    costs: [Cost; 3],
+}
+
+impl Crowd {
+    /// Starts and deletes such a crowd of each kind per round.
+    pub async fn run(self, bench: &mut Bench<'_>) -> Result<Found> {
+        let stage = bench.progress.long_stage(self.title);
+        stage.total(u64::from(self.rounds) * 3);
+        let nodes = bench.cluster.nodes().iter().take(self.nodes).cloned().collect::<Vec<_>>();
+        let mut each = Variant::ALL.map(|_| Vec::new());
+        let mut last = Variant::ALL.map(|_| Vec::new());
+        let mut costs = Variant::ALL.map(|_| Cost::default());
+        for round in 0..self.rounds {
+            for variant in Variant::order(round) {
+                let meter = Meter::begin(bench.cluster).await?;
+                let times = bench.start(variant, usize::from(self.pods), &nodes).await?.times;
+                bench.clear().await?;
+                costs[variant as usize]
+                    .add(&meter.end(bench.cluster)?, 1.0 / f64::from(self.pods) / f64::from(self.rounds));
+                last[variant as usize].extend(times.last());
+                each[variant as usize].extend(times);
+                stage.step();
+            }
+        }
+        stage.done();
+        Ok(Found { crowd: self, each: each.map(Times::from), last: last.map(Times::from), costs })
+    }
+}
+
+impl Found {
+    /// The times, with what is aimed at for all pods together.
+    pub fn section(&self, target: &str) -> Section {
+        let mut section = Section::new(self.crowd.name, self.crowd.title, columns()).compared();
+        let kinds = self.each.each_ref();
+        section.percentiles("first create to Ready", &kinds, [""; 3]);
+        for (word, p) in [("median", 50), ("slowest", 100)] {
+            let cells = self.last.each_ref().map(|times| times.percentile(p));
+            section.row(&format!("first create to all Ready, {word}"), Unit::Milliseconds, cells);
+            section.target(if p == 50 { target } else { "" });
+        }
+        section.chart(&kinds);
+        section
+    }
+
+    /// Processor time per pod.
+    pub fn cpu(&self) -> Section {
+        let title = "Processor time per pod, from before its creation until it is gone";
+        let mut section = Section::new("cpu", title, columns()).compared();
+        self.rows(&mut section, Unit::Milliseconds, |cost| &cost.cpu);
+        section
+    }
+
+    /// API requests per pod.
+    pub fn requests(&self) -> Section {
+        let title = "API requests per pod, from before its creation until it is gone";
+        let mut section = Section::new("requests", title, columns()).compared();
+        self.rows(&mut section, Unit::Count, |cost| &cost.requests);
+        section
+    }
+
+    fn rows(&self, section: &mut Section, unit: Unit, of: impl Fn(&Cost) -> &Vec<(String, f64)>) {
+        for (what, _) in of(&self.costs[0]) {
+            let cell =
+                |cost: &Cost| of(cost).iter().find(|(name, _)| name == what).map(|(_, figure)| *figure);
+            section.row(what, unit, self.costs.each_ref().map(cell));
+        }
+    }
+}
