@@ -68,8 +68,7 @@ impl Bridges {
         let bridge = bridge.ok_or_else(|| {
             Problem::new(Reason::NetworkNotFound, format!("network {network} does not exist"))
         })?;
-        let here =
-            |other: &&Network| other.is_accepted() && model::is_on_node(other, &view.node.labels);
+        let here = |other: &&Network| other.is_accepted() && model::is_on_node(other, &view.node.labels);
         let sharing = view
             .networks
             .values()

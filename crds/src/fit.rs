@@ -148,9 +148,8 @@ fn obstacle(reason: Reason, message: impl Into<String>) -> Obstacle {
 fn requests(pod: Pod<'_>, world: World<'_>) -> Result<Vec<Request>, Obstacle> {
     let annotation = |name: &str| pod.annotations.get(name).map(String::as_str);
     let (asked, snapshot) = (annotation(names::NETWORKS_ANNOTATION), annotation(names::SELECTED_ANNOTATION));
-    let mut requests = request::merge(asked, snapshot).map_err(|(name, error)| {
-        obstacle(Reason::InvalidRequest, format!("annotation {name}: {error}"))
-    })?;
+    let mut requests = request::merge(asked, snapshot)
+        .map_err(|(name, error)| obstacle(Reason::InvalidRequest, format!("annotation {name}: {error}")))?;
     if snapshot.is_none() {
         request::add_selected(&mut requests, selected(pod, world));
     }

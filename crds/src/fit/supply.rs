@@ -161,7 +161,8 @@ impl OfFamily {
 
 fn admitted(network: &Network, of: Family) -> impl Iterator<Item = &AdmittedRange> {
     let ranges = network.status.iter().flat_map(|status| &status.ranges);
-    let admitted = ranges.filter(|range| range.usage == RangeUse::Pods && range.state == RangeState::Admitted);
+    let admitted =
+        ranges.filter(|range| range.usage == RangeUse::Pods && range.state == RangeState::Admitted);
     admitted.filter(move |range| Family::of(range.cidr) == of)
 }
 

@@ -9,8 +9,7 @@ use super::hold;
 /// What `Admission/default` has to say, sorted by name of the Network. `gated`: whether new pods of an accepted Network
 /// get the scheduling gate. `auto`: what holds pods whose networks leave it open.
 pub fn compile(networks: &[Network], gated: &dyn Fn(&Network) -> bool, auto: HeldBy) -> AdmissionSpec {
-    let usable =
-        |network: &&Network| network.is_accepted() && network.metadata.deletion_timestamp.is_none();
+    let usable = |network: &&Network| network.is_accepted() && network.metadata.deletion_timestamp.is_none();
     let mut accepted: Vec<&Network> = networks.iter().filter(usable).collect();
     accepted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     AdmissionSpec {
