@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1 as core;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::meter::Meter;
@@ -32,6 +32,10 @@ use crate::report::{self, Latency, Row, per};
 
 /// How long a pod may wait for a block.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often a request is sent before the bench fails, and the time between two.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// How many there are.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,6 +50,10 @@ pub struct Size {
     /// How many of them are at work at a time.
     #[arg(long, env = "FAIRLEAD_SCALE_CLIENTS", default_value_t = 64)]
     clients: usize,
+    /// Keep all records to the end. Otherwise an agent that is done removes its own: each takes some 75 KiB of the API
+    /// server's memory.
+    #[arg(long, env = "FAIRLEAD_SCALE_KEEP")]
+    keep: bool,
 }
 
 /// What was measured.
@@ -85,7 +93,7 @@ pub async fn run(layout: Layout, size: &Size, log: &str, progress: &Progress) ->
     stage.total(size.agents.into());
     let begun = Instant::now();
     let turns = stream::iter(nodes).map(|node| {
-        AbortOnDropHandle::new(tokio::spawn(turn(Arc::clone(&place), meter.clone(), node, size.pods)))
+        AbortOnDropHandle::new(tokio::spawn(turn(Arc::clone(&place), meter.clone(), node, size.clone())))
     });
     let mut turns = turns.buffer_unordered(size.clients);
     let mut waits = Vec::new();
@@ -157,32 +165,15 @@ fn print(outcome: &Outcome) {
 }
 
 /// Everything one agent does; how long its pods waited for a block, those that did, in milliseconds.
-async fn turn(place: Arc<Place>, meter: Meter, node: core::Node, pods: u32) -> Result<Vec<f64>> {
+async fn turn(place: Arc<Place>, meter: Meter, node: core::Node, size: Size) -> Result<Vec<f64>> {
     let name = node.metadata.name.clone().context("a Node has a name")?;
-    let client = place.agent(&name, &meter)?;
-    let (clock, view) = (Clock::system(), Arc::new(View::default()));
-    {
-        let mut view = view.lock();
-        let uid = node.metadata.uid.unwrap_or_default();
-        view.set_node(model::Node { uid, pod_limit: u64::from(pods) + 10, ..model::Node::default() });
-        view.set_networks(BTreeMap::from([(NETWORK.to_owned(), place.network.clone())]));
-    }
-    let lease = Lease::new(client.clone(), &name, "scale", clock.clone());
-    lease.renew().await?;
-    let blocks =
-        Arc::new(Blocks::new(client.clone(), &name, Arc::clone(&view), Arc::clone(&lease), clock.clone()));
-    let (agent, cancel) = (
-        Simulated { records: Records::new(client, &name, clock.clone()), view, blocks, clock },
-        CancellationToken::new(),
-    );
-    let _ends = cancel.clone().drop_guard();
-    let (renewed, stop) = (Arc::clone(&agent.blocks), cancel.clone());
-    tokio::spawn(async move { lease.run(stop, || renewed.load()).await });
-    let claiming = Arc::clone(&agent.blocks);
-    tokio::spawn(async move { claiming.run(cancel).await });
+    let agent = Simulated::start(&place, &meter, &name, node, size.pods).await?;
     let mut waits = Vec::new();
-    for number in 0..pods {
+    for number in 0..size.pods {
         waits.extend(agent.serve(&place, &pod(&name, number)?).await.with_context(|| name.clone())?);
+    }
+    if !size.keep {
+        agent.remove_records().await?;
     }
     Ok(waits)
 }
@@ -193,9 +184,33 @@ struct Simulated {
     view: Arc<View>,
     blocks: Arc<Blocks>,
     clock: Clock,
+    /// Ends its loops.
+    _cancel: DropGuard,
 }
 
 impl Simulated {
+    /// Takes the agent's Lease and begins to claim blocks.
+    async fn start(place: &Place, meter: &Meter, name: &str, node: core::Node, pods: u32) -> Result<Self> {
+        let client = place.agent(name, meter)?;
+        let (clock, view) = (Clock::system(), Arc::new(View::default()));
+        {
+            let mut view = view.lock();
+            let uid = node.metadata.uid.unwrap_or_default();
+            view.set_node(model::Node { uid, pod_limit: u64::from(pods) + 10, ..model::Node::default() });
+            view.set_networks(BTreeMap::from([(NETWORK.to_owned(), place.network.clone())]));
+        }
+        let lease = Lease::new(client.clone(), name, "scale", clock.clone());
+        patiently(|| lease.renew()).await?;
+        let blocks = Blocks::new(client.clone(), name, Arc::clone(&view), Arc::clone(&lease), clock.clone());
+        let (blocks, cancel) = (Arc::new(blocks), CancellationToken::new());
+        let (reloaded, stop) = (Arc::clone(&blocks), cancel.clone());
+        tokio::spawn(async move { lease.run(stop, || reloaded.load()).await });
+        let (claiming, stop) = (Arc::clone(&blocks), cancel.clone());
+        tokio::spawn(async move { claiming.run(stop).await });
+        let records = Records::new(client, name, clock.clone());
+        Ok(Self { records, view, blocks, clock, _cancel: cancel.drop_guard() })
+    }
+
     /// Gives a pod its address, records it, and says that it is attached. How long it waited for a block, if it did.
     async fn serve(&self, place: &Place, pod: &Pod) -> Result<Option<f64>> {
         let interface: IfName = "net1".parse()?;
@@ -208,7 +223,8 @@ impl Simulated {
             addresses,
             since: None,
         };
-        let mut record = self.records.create(pod, vec![attachment.clone()]).await?;
+        let attachments = vec![attachment.clone()];
+        let mut record = patiently(|| self.records.create(pod, attachments.clone())).await?;
         let up = [Attached { attachment, mtu: 1500, gateways: Vec::new(), routes: Vec::new() }];
         let facts = Facts {
             pod,
@@ -220,10 +236,18 @@ impl Simulated {
             unheld: false,
         };
         let status = status::build(&facts, &PodNetworkStatus::default(), self.clock.wall());
-        self.records.set_status(&record, &status).await?;
+        patiently(|| self.records.set_status(&record, &status)).await?;
         record.status = status;
         self.view.lock().records.insert(pod.key.uid.clone(), record);
         Ok(waited)
+    }
+
+    async fn remove_records(&self) -> Result<()> {
+        let records = std::mem::take(&mut self.view.lock().records);
+        for record in records.values() {
+            patiently(|| self.records.remove(record)).await?;
+        }
+        Ok(())
     }
 
     async fn allocate(&self, uid: &str, interface: &IfName) -> Result<(Vec<HeldAddress>, Option<f64>)> {
@@ -239,6 +263,21 @@ impl Simulated {
             waited = Some(begun.elapsed().as_secs_f64() * 1000.0);
         }
     }
+}
+
+/// Asks again, as an agent does, when the API server does not answer in time.
+async fn patiently<T, E, F>(ask: impl Fn() -> F) -> Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+    F: Future<Output = Result<T, E>>,
+{
+    for _ in 1..TRIES {
+        if let Ok(answer) = ask().await {
+            return Ok(answer);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(ask().await?)
 }
 
 fn sandbox(uid: &str) -> SandboxRef {

@@ -17,10 +17,10 @@ mod place;
 mod report;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use fairlead_tests::progress::Progress;
 use fairlead_tests::{Cluster, Layout};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Measures fairlead against a real API server.
 #[derive(Parser)]
@@ -36,11 +36,25 @@ struct Args {
     #[arg(long, env = "FAIRLEAD_SCALE_LOG", default_value = "error,kube_client=off")]
     log: String,
     /// Which parts to run.
-    #[arg(long, env = "FAIRLEAD_SCALE_PARTS", value_delimiter = ',', default_value = "hollow,claims")]
-    parts: Vec<String>,
+    #[arg(
+        long,
+        env = "FAIRLEAD_SCALE_PARTS",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "hollow,claims"
+    )]
+    parts: Vec<Part>,
     /// Given by cargo.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Part {
+    /// Whole agents on hollow nodes.
+    Hollow,
+    /// Blocks and records of many agents.
+    Claims,
 }
 
 #[derive(Subcommand)]
@@ -68,12 +82,11 @@ async fn main() -> Result<()> {
 async fn measure(layout: Layout, args: &Args) -> Result<()> {
     let (progress, mut results) = (Progress::auto(), Map::new());
     for part in &args.parts {
-        let result = match part.as_str() {
-            "claims" => serde_json::to_value(claims::run(layout, &args.claims, &args.log, &progress).await?)?,
-            "hollow" => serde_json::to_value(hollow::run(layout, &args.hollow, &args.log, &progress).await?)?,
-            other => bail!("there is no part {other}: choose of claims and hollow"),
+        let (name, result) = match part {
+            Part::Hollow => ("hollow", json!(hollow::run(layout, &args.hollow, &args.log, &progress).await?)),
+            Part::Claims => ("claims", json!(claims::run(layout, &args.claims, &args.log, &progress).await?)),
         };
-        results.insert(part.clone(), result);
+        results.insert(name.to_owned(), result);
     }
     let file = report::write(&Value::Object(results))?;
     println!("written to {}", file.display());

@@ -39,8 +39,8 @@ impl fmt::Display for Kind {
 #[derive(Default)]
 struct Counter {
     requests: AtomicU64,
+    successes: AtomicU64,
     conflicts: AtomicU64,
-    failures: AtomicU64,
     bytes: AtomicU64,
     times: Mutex<Vec<f64>>,
 }
@@ -52,7 +52,7 @@ pub struct Count {
     pub requests: u64,
     /// Answers 409: the object exists, or is not the one that was meant.
     pub conflicts: u64,
-    /// Other answers that are not 2xx, and requests without an answer.
+    /// Other answers that are not 2xx, and requests that were not answered in time or at all.
     pub failures: u64,
     /// Bytes of answers' bodies.
     pub bytes: u64,
@@ -68,7 +68,7 @@ pub fn since(earlier: &Counts, later: &Counts) -> Counts {
         let count = Count {
             requests: after.requests - before.requests,
             conflicts: after.conflicts - before.conflicts,
-            failures: after.failures - before.failures,
+            failures: after.failures.saturating_sub(before.failures),
             bytes: after.bytes - before.bytes,
         };
         (count.requests + count.bytes > 0).then(|| (kind.clone(), count))
@@ -106,19 +106,16 @@ impl Meter {
 impl Counter {
     fn read(&self) -> Count {
         let of = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        Count {
-            requests: of(&self.requests),
-            conflicts: of(&self.conflicts),
-            failures: of(&self.failures),
-            bytes: of(&self.bytes),
-        }
+        let (requests, conflicts) = (of(&self.requests), of(&self.conflicts));
+        let failures = requests.saturating_sub(conflicts + of(&self.successes));
+        Count { requests, conflicts, failures, bytes: of(&self.bytes) }
     }
 
     fn answered(&self, status: Option<StatusCode>, begun: Instant) {
         match status {
-            Some(status) if status.is_success() => {}
+            Some(status) if status.is_success() => drop(self.successes.fetch_add(1, Ordering::Relaxed)),
             Some(StatusCode::CONFLICT) => drop(self.conflicts.fetch_add(1, Ordering::Relaxed)),
-            _ => drop(self.failures.fetch_add(1, Ordering::Relaxed)),
+            _ => {}
         }
         let took = begun.elapsed().as_secs_f64() * 1000.0;
         self.times.lock().unwrap_or_else(PoisonError::into_inner).push(took);
