@@ -9,7 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use fairlead_agent::blocks::Blocks;
 use fairlead_agent::clock::Clock;
 use fairlead_agent::lease::Lease;
-use fairlead_agent::model::{self, Pod};
+use fairlead_agent::model::{self, Pod, Record};
 use fairlead_agent::record::Records;
 use fairlead_agent::status::{self, Attached, Facts, Progress as Phase};
 use fairlead_agent::view::View;
@@ -50,8 +50,8 @@ pub struct Size {
     /// How many of them are at work at a time.
     #[arg(long, env = "FAIRLEAD_SCALE_CLIENTS", default_value_t = 64)]
     clients: usize,
-    /// Keep all records to the end. Otherwise an agent that is done removes its own: each takes some 75 KiB of the API
-    /// server's memory.
+    /// Keep all records to the end. Otherwise an agent that is done removes its own: half a million take more memory
+    /// and disk than the API server and etcd of one machine have.
     #[arg(long, env = "FAIRLEAD_SCALE_KEEP")]
     keep: bool,
 }
@@ -243,8 +243,9 @@ impl Simulated {
     }
 
     async fn remove_records(&self) -> Result<()> {
-        let records = std::mem::take(&mut self.view.lock().records);
-        for record in records.values() {
+        // The view keeps them: with room for more pods the agent would claim more blocks.
+        let records: Vec<Record> = self.view.lock().records.values().cloned().collect();
+        for record in &records {
             patiently(|| self.records.remove(record)).await?;
         }
         Ok(())

@@ -124,5 +124,5 @@ pub fn write(results: &Value) -> Result<PathBuf> {
     fs::create_dir_all(target.join("bench")).context("creating the folder of results")?;
     fs::write(&file, serde_json::to_vec_pretty(results)?)
         .with_context(|| format!("writing {}", file.display()))?;
-    Ok(file)
+    Ok(file.canonicalize()?)
 }
