@@ -22,7 +22,7 @@ use crate::place::{AT_ONCE, NAMESPACE, NETWORK, Place, Resident};
 use crate::report::{self, Latency, per};
 
 /// How long all pods together may take to be attached, or to be released.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(3600);
 /// What is still written when the last pod is attached.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How long the agents may take to end.
