@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fairlead_crds::{Cidr, IPBlock, IPBlockSpec, grid, names};
@@ -38,6 +38,9 @@ pub struct Blocks {
     writers: Mutex<HashMap<String, Arc<Writer>>>,
     /// Held by whoever changes which blocks this node owns.
     turn: tokio::sync::Mutex<()>,
+    /// By network and range, how many steps of this node's order have been tried: what was lost once is not asked for
+    /// again before all others.
+    tried: Mutex<HashMap<(String, Cidr), u64>>,
     reading: Mutex<Reading>,
 }
 
@@ -47,6 +50,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const GUESSES: usize = 8;
 /// Blocks of a range that are looked at for one claim.
 const MOST_LOOKS: u64 = 65_536;
+
+/// A block that may be claimed, and its place in this node's order.
+struct Candidate {
+    step: u64,
+    name: String,
+    block: Cidr,
+}
 
 impl Blocks {
     /// Blocks of the named node.
@@ -62,6 +72,7 @@ impl Blocks {
             gained,
             writers: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
+            tried: Mutex::default(),
             reading: Mutex::default(),
         }
     }
@@ -101,6 +112,7 @@ impl Blocks {
     async fn claim_all(&self) {
         let claims = {
             let view = self.view.lock();
+            self.tried().retain(|(network, _), _| view.ipam.pool(network).is_some());
             view.ipam.claims(view.free_slots(), self.clock.now())
         };
         for claim in claims {
@@ -137,19 +149,20 @@ impl Blocks {
             let owned = self.view.lock().ipam.block(&name).is_some();
             (!owned && !unusable.covers(&block)).then_some((name, block))
         };
-        let order = Order::new(&self.node, count);
+        let (order, place) = (Order::new(&self.node, count), (pool.network.clone(), range.cidr));
         // Bounded: in a huge range a free block is found long before, in a small one all are looked at.
         let candidates = || {
-            let blocks = (0..count.min(MOST_LOOKS)).map(|step| order.at(step));
-            blocks
-                .filter_map(|index| grid::block_at(range.cidr, range.block_prefix, index))
-                .filter_map(useful)
+            let begin = self.tried().get(&place).copied().unwrap_or(0);
+            (begin..begin.saturating_add(count.min(MOST_LOOKS))).filter_map(move |step| {
+                let block = grid::block_at(range.cidr, range.block_prefix, order.at(step))?;
+                useful(block).map(|(name, block)| Candidate { step, name, block })
+            })
         };
-        if self.claim_one(pool, candidates().take(GUESSES)).await? {
+        if self.claim_one(pool, &place, candidates().take(GUESSES)).await? {
             return Ok(true);
         }
         let taken = self.taken(&pool.network).await?;
-        if self.claim_one(pool, candidates().filter(|(name, _)| !taken.contains(name))).await? {
+        if self.claim_one(pool, &place, candidates().filter(|one| !taken.contains(&one.name))).await? {
             return Ok(true);
         }
         debug!(network = %pool.network, range = %range.cidr, "no unclaimed block is left");
@@ -160,20 +173,26 @@ impl Blocks {
     async fn claim_one(
         &self,
         pool: &Pool,
-        candidates: impl Iterator<Item = (String, Cidr)>,
+        place: &(String, Cidr),
+        candidates: impl Iterator<Item = Candidate>,
     ) -> Result<bool, ApiError> {
-        for (lost, (name, block)) in (0..).zip(candidates) {
+        for (lost, Candidate { step, name, block }) in (0..).zip(candidates) {
             if lost > 0 {
                 tokio::time::sleep(order::pause(&self.node, lost)).await;
             }
             if !self.may_act() {
                 return Ok(false);
             }
+            self.tried().insert(place.clone(), step.saturating_add(1));
             if self.create(pool, &name, block).await? {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    fn tried(&self) -> MutexGuard<'_, HashMap<(String, Cidr), u64>> {
+        self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Claims the block that an address lies in, unless this node owns it. False if another node owns it; `None` if no

@@ -44,3 +44,4 @@ pub mod startup;
 pub mod status;
 pub mod telemetry;
 pub mod view;
+pub mod work;

@@ -18,12 +18,11 @@ use crate::clock::Clock;
 use crate::hold::HoldWatch;
 use crate::net::kernel::{Config, Kernel};
 use crate::net::netns;
-use crate::node_network::Publisher;
 use crate::reconcile::{Agent, Edges};
 use crate::sandbox::cri::{self, Runtime};
-use crate::sandbox::watch::{Subscription, Timing};
-use crate::sources::Sources;
-use crate::{api, host_events, maintain, net, nri, reserved, sandbox, startup, telemetry};
+use crate::sandbox::watch::Timing;
+use crate::work::Work;
+use crate::{api, host_events, net, nri, sandbox, startup, telemetry};
 
 /// Where runtimes bind the network namespaces of pods.
 const NAMESPACES: &str = "/run/netns";
@@ -111,48 +110,28 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
             warn!(%listen, %error, "cannot serve metrics and probes");
         }
     });
-    let sources = Sources::new(
-        client.clone(),
-        &args.node_name,
-        Arc::clone(&agent.view),
-        agent.queue.clone(),
-        Arc::clone(&agent.changed),
-        Arc::clone(&agent.networks_changed),
-    );
-    sources.spawn(tasks, cancel);
-    rebuild(&agent, &sources, &subscription, cancel).await?;
+    let work = Work {
+        agent: Arc::clone(&agent),
+        client,
+        node: args.node_name.clone(),
+        sandboxes: subscription,
+        hold: HoldWatch::new(&args.guard_report),
+        parallel: args.parallel.into(),
+    };
+    work.learn(tasks, cancel).await?;
     ready.rebuilt.store(true, std::sync::atomic::Ordering::Release);
     // Not before: until then no pod could be attached while the runtime waits.
     nri::spawn(Arc::clone(&agent), args.nri_socket.clone(), announcer, tasks, cancel.clone())
         .context("cannot start the thread of the runtime's plugin")?;
-    spawn_all(args, &agent, client, &kernel, subscription, tasks, cancel)
+    follow_links(agent, &kernel, tasks, cancel)?;
+    work.spawn(tasks, cancel);
+    Ok(())
 }
 
-/// Waits until everything that has to be known is known; nothing is done in the kernel before, but cutting orphans.
-async fn rebuild(
-    agent: &Arc<Agent>,
-    sources: &Sources,
-    sandboxes: &Subscription,
-    cancel: &CancellationToken,
-) -> Result<()> {
-    let known = async {
-        sources.synced().await;
-        let mut snapshots = sandboxes.snapshots();
-        drop(snapshots.wait_for(|sandboxes| sandboxes.complete()).await);
-        startup::recover(agent).await
-    };
-    tokio::select! {
-        () = cancel.cancelled() => bail!("stopped before everything was known"),
-        known = known => known,
-    }
-}
-
-fn spawn_all(
-    args: &Args,
-    agent: &Arc<Agent>,
-    client: kube::Client,
+/// Looks at what changes on the node's links.
+fn follow_links(
+    agent: Arc<Agent>,
     kernel: &Kernel,
-    subscription: Subscription,
     tasks: &TaskTracker,
     cancel: &CancellationToken,
 ) -> Result<()> {
@@ -164,34 +143,7 @@ fn spawn_all(
             warn!(%error, "links of the node are not watched any more; they are looked at every minute");
         }
     });
-    tasks.spawn(host_events::run(Arc::clone(agent), received));
-    tasks.spawn(maintain::bridges(Arc::clone(agent), cancel.clone()));
-    tasks.spawn(maintain::addresses(Arc::clone(agent), cancel.clone()));
-    tasks.spawn(maintain::forget(Arc::clone(agent), cancel.clone()));
-    tasks.spawn(maintain::sandboxes(Arc::clone(agent), subscription, cancel.clone()));
-    tasks.spawn(reserved::run(Arc::clone(agent), cancel.clone()));
-    tasks.spawn(maintain::records(Arc::clone(agent), cancel.clone()));
-    tasks.spawn(maintain::uninstall(Arc::clone(agent), cancel.clone()));
-    let publisher = Publisher::new(
-        client,
-        &args.node_name,
-        Arc::clone(&agent.view),
-        Arc::clone(&agent.metrics),
-        Arc::clone(&agent.changed),
-        agent.clock.clone(),
-        HoldWatch::new(&args.guard_report),
-    );
-    tasks.spawn(publisher.run(cancel.clone()));
-    let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());
-    tasks.spawn(async move { blocks.run(stop).await });
-    let (leased, stop) = (Arc::clone(agent), cancel.clone());
-    tasks.spawn(async move { leased.lease.run(stop, || leased.blocks.load()).await });
-    let (queue, worker, parallel, stop) =
-        (agent.queue.clone(), Arc::clone(agent), args.parallel.into(), cancel.clone());
-    tasks.spawn(async move {
-        queue.run(parallel, stop, move |uid| Arc::clone(&worker).reconcile(uid)).await;
-    });
-    info!("agent is at work");
+    tasks.spawn(host_events::run(agent, received));
     Ok(())
 }
 

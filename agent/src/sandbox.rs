@@ -8,6 +8,7 @@ pub mod announce;
 pub mod cri;
 #[cfg(test)]
 mod fake;
+pub mod memory;
 mod snapshot;
 pub mod watch;
 

@@ -35,6 +35,8 @@ use crate::stop::Stop as Signals;
 const INDEX: u8 = 90;
 /// Pauses between two tries to connect, doubled from the first to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How long the first container after the guard waits for it to be connected.
+const CONNECTED: Duration = Duration::from_secs(5);
 /// How soon a pause ends when the guard is told to stop.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -43,6 +45,10 @@ pub fn run(command: &Command) -> ExitCode {
     let done = match command {
         Command::Serve { socket, report } => serve(socket, report.as_deref()),
         Command::Started => started(),
+        Command::Wait { report } => {
+            wait_for_connection(report);
+            Ok(())
+        }
         Command::Install { folder } => folder::install(folder).map(|what| say(&what)),
         Command::Uninstall { folder } => folder::remove(folder).map(|what| say(&what)),
     };
@@ -80,6 +86,14 @@ fn serve(socket: &Path, report: Option<&Path>) -> Result<(), String> {
     }
     say("stopped");
     Ok(())
+}
+
+/// Returns when the guard that reports there is connected, or after a while, since a runtime may have no NRI.
+fn wait_for_connection(path: &Path) {
+    let end = Instant::now() + CONNECTED;
+    while Instant::now() < end && !report::read(path).is_some_and(|report| report.connected) {
+        thread::sleep(TICK);
+    }
 }
 
 /// Serves on the connection that the runtime gave when it started this program; ends with it.

@@ -149,7 +149,7 @@ pub async fn on_strict_nodes<T>(env: &Arc<Env>, body: impl Future<Output = Resul
     let outcome = async {
         agents::wait_ready(&env.cluster).await?;
         for node in env.cluster.nodes() {
-            create_a_container(env, node).await?;
+            create_a_container(env, node, "witness").await?;
             says(env, node, names::HOLD_NRI_STRICT, Reason::DefaultValidator).await?;
         }
         body.await
@@ -168,8 +168,8 @@ async fn restart(node: &Node, nri: Nri) -> Result<()> {
 }
 
 /// A container on the node: with each that it creates, the runtime shows its plugins.
-pub async fn create_a_container(env: &Env, node: &Node) -> Result<()> {
-    let name = format!("witness-{}", node.name());
+pub async fn create_a_container(env: &Env, node: &Node, stem: &str) -> Result<()> {
+    let name = format!("{stem}-{}", node.name());
     let mut pod = fixtures::on_node(fixtures::pod(&name, ""), &node.name());
     pod["metadata"]["annotations"] = json!({});
     env.apply(&pod.to_string()).await?;
@@ -209,7 +209,7 @@ async fn refuses_until_attached(env: Arc<Env>) -> Result<()> {
         let pod = Subject::create(&env, net.name(), &node).await?;
         // The agent's reason is in the refusal.
         pod.is_refused(&env, &not_found(&net)).await?;
-        create_a_container(&env, &node).await?;
+        create_a_container(&env, &node, "witness").await?;
         says(&env, &node, names::HOLD_NRI_STRICT, Reason::DefaultValidator).await?;
         // The kubelet starts ephemeral containers before all others.
         kubectl(
@@ -318,7 +318,7 @@ async fn preinstalled(env: Arc<Env>) -> Result<()> {
         fairlead::preinstall_guard(&env.cluster).await?;
         let files = node.exec(&["ls", "-A", NRI_PLUGINS]).await?;
         ensure!(files.trim() == "10-fairlead-guard", "the plugin folder has {files:?}");
-        create_a_container(&env, &node).await?;
+        create_a_container(&env, &node, "witness").await?;
         says(&env, &node, names::HOLD_NRI_STRICT, Reason::GuardPreinstalled).await?;
         let pod = agents::while_stopped(&env.cluster, async {
             let pod = Subject::create(&env, net.name(), &node).await?;

@@ -98,7 +98,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
     .await?;
     // Only nodes on which pods are created tell that they changed.
     for node in env.cluster.nodes() {
-        guard::create_a_container(&env, node).await?;
+        guard::create_a_container(&env, node, "again").await?;
     }
     wait_for_auto(&env.cluster, "Gate").await
 }

@@ -31,7 +31,8 @@ const NODES_TIMEOUT: Duration = Duration::from_secs(90);
 pub struct Options {
     /// Which of the machine's clusters.
     pub layout: Layout,
-    /// 1 to 9.
+    /// At most 9. Without any, only etcd and the API server are started: there is nothing that Kubernetes' own
+    /// controllers could work on.
     pub nodes: u8,
     /// What the nodes' runtimes do with plugins.
     pub nri: Nri,
@@ -91,14 +92,18 @@ impl Cluster {
         let runtimes = try_join_all(nodes.iter().map(|node| start_runtime(node, archives)));
         let api = control_plane::start_api(layout, &tools, &authority);
         tokio::try_join!(runtimes, api)?;
-        control_plane::start_controllers(layout, &tools, &authority)?;
+        if !nodes.is_empty() {
+            control_plane::start_controllers(layout, &tools, &authority)?;
+        }
         for node in &nodes {
             node.join(&authority)?;
         }
         let client = kubectl::client(&layout.kubeconfig()).await?;
         let cluster = Self { layout, tools, nodes, nri, client };
-        cluster.wait_for_nodes().await?;
-        cluster.wait_for_service_account().await?;
+        if !cluster.nodes.is_empty() {
+            cluster.wait_for_nodes().await?;
+            cluster.wait_for_service_account().await?;
+        }
         let state = State { nodes: options.nodes, nri, tools: cluster.tools.clone() };
         fs::write(layout.state(), serde_json::to_vec(&state)?)?;
         Ok(cluster)

@@ -77,6 +77,11 @@ pub struct Subscription {
 }
 
 impl Subscription {
+    /// Follows snapshots from wherever they come; the first change tells of all sandboxes that there are.
+    pub fn new(snapshots: watch::Receiver<Arc<Sandboxes>>) -> Self {
+        Self { snapshots, seen: Arc::default() }
+    }
+
     /// Waits for the next change; none when the source has ended. May be cancelled without losing one.
     pub async fn next(&mut self) -> Option<Change> {
         self.snapshots.changed().await.ok()?;
@@ -109,8 +114,7 @@ pub fn watch(
     timing: Timing,
     stop: CancellationToken,
 ) -> (Subscription, impl Future<Output = ()> + Send) {
-    let seen = Arc::new(Sandboxes::default());
-    let (out, snapshots) = watch::channel(Arc::clone(&seen));
+    let (out, snapshots) = watch::channel(Arc::default());
     let source = Source {
         runtime,
         armed,
@@ -127,7 +131,7 @@ pub fn watch(
             debug!("sandboxes are not watched any more");
         }
     };
-    (Subscription { snapshots, seen }, task)
+    (Subscription::new(snapshots), task)
 }
 
 struct Source {

@@ -1,6 +1,6 @@
 //! One node: its kernel, its sandboxes, and its agent, which can be killed and started at any moment.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,11 @@ use fairlead_agent::model::Pod;
 use fairlead_agent::net::Net;
 use fairlead_agent::net::fake::Fake;
 use fairlead_agent::reconcile::{Agent, Edges};
-use fairlead_agent::sandbox::cri::CriError;
+use fairlead_agent::sandbox::memory::Paths;
 use fairlead_agent::sandbox::watch::Change;
 use fairlead_agent::sandbox::{Namespaces, Sandbox, Sandboxes};
 use fairlead_agent::startup;
 use fairlead_agent::view::Inner;
-use futures::future::BoxFuture;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -36,21 +35,6 @@ pub struct Sandboxed {
 
 /// What a watch of the agent has still to tell it: a pod, or that the pod of this UID is gone.
 pub type News = (String, Option<Pod>);
-
-/// The paths of namespaces, as the runtime tells them.
-#[derive(Default)]
-pub struct Paths(Mutex<BTreeMap<String, PathBuf>>);
-
-impl Namespaces for Paths {
-    fn netns_path<'a>(&'a self, id: &'a str) -> BoxFuture<'a, Result<Option<PathBuf>, CriError>> {
-        let found = self.0.lock().unwrap().get(id).cloned();
-        Box::pin(async move { found.map(Some).ok_or_else(|| CriError::Gone(id.to_owned())) })
-    }
-
-    fn has_started<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<bool, CriError>> {
-        Box::pin(async { Ok(false) })
-    }
-}
 
 /// A node.
 pub struct Node {
@@ -116,7 +100,7 @@ impl Node {
         self.agent = None;
         self.powered = false;
         self.boxes.clear();
-        self.paths.0.lock().unwrap().clear();
+        self.paths.clear();
         (self.list, self.boot, self.moves) = (None, self.boot + 1, self.moves + 1);
         self.news.clear();
         self.kernel = Arc::new(Fake::new(&[]));
@@ -128,7 +112,7 @@ impl Node {
         let id = format!("{}-{}-{}", self.name, self.boot, self.made);
         let path = PathBuf::from(format!("/run/netns/{id}"));
         self.kernel.add_namespace(&path);
-        self.paths.0.lock().unwrap().insert(id.clone(), path.clone());
+        self.paths.insert(&id, path.clone());
         let attempt = self.boxes.iter().filter(|one| one.sandbox.uid == uid).count();
         let sandbox = Sandbox {
             uid: uid.to_owned(),
@@ -158,7 +142,7 @@ impl Node {
     /// The runtime forgets a sandbox that is gone.
     pub fn forget_sandbox(&mut self, at: usize) {
         let gone = self.boxes.remove(at);
-        self.paths.0.lock().unwrap().remove(&gone.sandbox.id);
+        self.paths.remove(&gone.sandbox.id);
     }
 
     pub fn begin_list(&mut self) {

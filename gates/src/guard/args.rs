@@ -5,6 +5,7 @@ use std::path::PathBuf;
 /// What the program is for, as it says when it was called in another way.
 pub const USAGE: &str = "\
 fairlead-guard [--socket PATH] [--report PATH]   refuse containers of pods whose networks are not attached
+fairlead-guard wait --report PATH                wait until such a guard is connected, 5 s at most
 fairlead-guard install --to FOLDER               copy this program into the runtime's plugin folder
 fairlead-guard uninstall --from FOLDER           remove it from there";
 
@@ -20,6 +21,11 @@ pub enum Command {
     },
     /// Serve on the connection that the runtime gave.
     Started,
+    /// Wait until the guard that reports there is connected.
+    Wait {
+        /// The file that the agent reads.
+        report: PathBuf,
+    },
     /// Put this program into a folder.
     Install {
         /// The runtime's plugin folder.
@@ -42,6 +48,7 @@ impl Command {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         match words.as_slice() {
             [] if started => Ok(Self::Started),
+            ["wait", "--report", path] => Ok(Self::Wait { report: path.into() }),
             ["install", "--to", folder] => Ok(Self::Install { folder: folder.into() }),
             ["uninstall", "--from", folder] => Ok(Self::Uninstall { folder: folder.into() }),
             flags => serve(flags),
@@ -84,6 +91,7 @@ mod tests {
     fn the_manifests_flags_are_understood() {
         let wanted = Command::Serve { socket: "/s".into(), report: Some("/r".into()) };
         assert_eq!(parse("--socket /s --report /r", false), Ok(wanted));
+        assert_eq!(parse("wait --report /r", false), Ok(Command::Wait { report: "/r".into() }));
         assert_eq!(parse("install --to /p", false), Ok(Command::Install { folder: "/p".into() }));
         assert_eq!(parse("uninstall --from /p", false), Ok(Command::Uninstall { folder: "/p".into() }));
     }

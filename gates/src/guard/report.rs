@@ -31,7 +31,8 @@ impl Reporter {
     /// A sentence; also if another guard reports there.
     pub fn open(path: Option<&Path>) -> Result<Self, String> {
         let file = path.map(locked).transpose()?;
-        let GuardReport { validator, preinstalled, .. } = file.as_deref().map(earlier).unwrap_or_default();
+        let GuardReport { validator, preinstalled, .. } =
+            file.as_deref().and_then(read_from).unwrap_or_default();
         let report = GuardReport { validator, preinstalled, ..GuardReport::default() };
         let reporter = Self { file, report: Mutex::new(report.clone()) };
         reporter.write(&report)?;
@@ -59,11 +60,15 @@ impl Reporter {
     }
 }
 
-/// The report that is there, if it can be read.
-fn earlier(file: &File) -> GuardReport {
+/// The report of a guard to that file, if it can be read.
+pub fn read(path: &Path) -> Option<GuardReport> {
+    read_from(&File::open(path).ok()?)
+}
+
+fn read_from(file: &File) -> Option<GuardReport> {
     let mut text = [0; LENGTH];
-    let read = file.read_at(&mut text, 0).ok().and_then(|length| text.get(..length));
-    read.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()).unwrap_or_default()
+    let length = file.read_at(&mut text, 0).ok()?;
+    std::str::from_utf8(text.get(..length)?).ok()?.parse().ok()
 }
 
 fn locked(path: &Path) -> Result<Flock<File>, String> {
