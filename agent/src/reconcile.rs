@@ -154,8 +154,11 @@ impl Agent {
             .map(ToString::to_string);
         let span = info_span!("pod", pod = name.unwrap_or_default(), uid = %uid);
         async move {
-            let round =
-                if uninstalling { self.let_go(record).await } else { self.round(&uid, pod, record).await };
+            let round = if uninstalling {
+                self.let_go(record).await
+            } else {
+                Box::pin(self.round(&uid, pod, record)).await
+            };
             self.metrics.round(round.is_ok());
             round.unwrap_or_else(|error| {
                 warn!(%error, "will be tried again");

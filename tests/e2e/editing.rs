@@ -118,8 +118,8 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
     .await?;
     let after = fixtures::addresses(&env, "stays", "net1").await?;
     ensure!(after == [before.clone()], "{before} before, {after:?} after");
-    let next = start(&env, &net, "next").await?;
-    ensure!(next.starts_with("10.68.1."), "{next} is of a range that was taken away");
+    let later = start(&env, &net, "next").await?;
+    ensure!(later.starts_with("10.68.1."), "{later} is of a range that was taken away");
     env.kubectl(&["delete", "pod", "stays", "--timeout=30s"]).await?;
     wait::until(DRAINED, "the range to be gone", || async {
         let ranges = env.field(&object(&net), ".status.ranges[*].cidr").await?;

@@ -58,12 +58,13 @@ pub fn hold_label(node: &Node, hold: Option<NodeHold>) -> Option<Patch> {
         Some(hold) => add(path, json!(hold.as_str())),
         None => PatchOperation::Remove(RemoveOperation { path: pointer(path) }),
     };
-    let mut patch = vec![test(["metadata", "uid"], json!(node.uid))];
+    let mut operations = vec![test(["metadata", "uid"], json!(node.uid))];
     if node.labels.is_empty() {
-        patch.extend([test(["metadata", "labels"], Value::Null), add(["metadata", "labels"], json!({}))]);
+        operations
+            .extend([test(["metadata", "labels"], Value::Null), add(["metadata", "labels"], json!({}))]);
     }
-    patch.extend([test(path, json!(old)), change]);
-    Some(Patch(patch))
+    operations.extend([test(path, json!(old)), change]);
+    Some(Patch(operations))
 }
 
 /// The patch that removes one finalizer from an object of that UID; `None` if it is not there.
