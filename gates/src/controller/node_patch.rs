@@ -165,6 +165,9 @@ mod tests {
     fn the_label_is_written_only_where_it_differs() {
         let mut node = node();
         assert_eq!(hold_label(&node, None), None);
+        let bare = json!(hold_label(&node, Some(NodeHold::Nri)));
+        assert_eq!(bare[2], json!({ "op": "add", "path": "/metadata/labels", "value": {} }));
+        node.labels.insert("a".into(), "b".into());
         let first = json!(hold_label(&node, Some(NodeHold::NriStrict)));
         let path = "/metadata/labels/fairlead.dev~1hold";
         assert_eq!(first[1], json!({ "op": "test", "path": path, "value": null }));

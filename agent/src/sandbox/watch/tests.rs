@@ -223,9 +223,9 @@ async fn a_runtime_that_gets_events_later_is_asked_again() {
 #[tokio::test]
 async fn lists_go_on_while_nobody_waits_and_more_often_while_someone_does() {
     let runtime = FakeRuntime::started();
-    let timing = Timing { full: Duration::from_millis(100), confirm: Duration::from_millis(10), ..RARE };
+    let timing = Timing { full: Duration::from_millis(400), confirm: Duration::from_millis(10), ..RARE };
     let watched = Watched::new(&runtime, timing);
-    until(|| runtime.set(|state| state.lists >= 4)).await;
+    until(|| runtime.set(|state| state.lists >= 3)).await;
     watched.armed.send_replace(true);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (begun, lists) = (Instant::now(), runtime.set(|state| state.lists));
