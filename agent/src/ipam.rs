@@ -353,6 +353,12 @@ impl Ipam {
         });
     }
 
+    /// Whether an address of that pod is on its way out of the pod's record.
+    pub fn is_leaving(&self, held: &HeldAddress, uid: &str) -> bool {
+        let block = self.blocks.get(&held.block).filter(|block| block.uid == held.block_uid);
+        block.is_some_and(|block| block.is_leaving(held.address.addr(), uid))
+    }
+
     /// Says that addresses in quarantine are on their way out of a pod's record, or out of it: until then no other record
     /// may name them, however long that takes.
     pub fn set_leaving(&mut self, addresses: &[HeldAddress], owner: &Owner, leaving: bool) {

@@ -253,6 +253,12 @@ impl Block {
         };
     }
 
+    /// Whether an address of that pod rests and is not known to be out of the pod's record.
+    pub(super) fn is_leaving(&self, address: IpAddr, uid: &str) -> bool {
+        self.leaving.contains(&address)
+            && self.quarantined.get(&address).is_some_and(|entry| entry.pod_uid == uid)
+    }
+
     /// The quarantine list as it belongs into the block's status, without those whose time is over.
     pub fn quarantine_list(&self, now: Timestamp) -> Vec<Quarantined> {
         self.quarantined.values().filter(|entry| self.rests(entry, now)).cloned().collect()

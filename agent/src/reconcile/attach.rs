@@ -75,8 +75,18 @@ impl Agent {
 
     /// What the record holds but the pod does not want any more: link cut, address into quarantine, then out of the record.
     async fn detach_unwanted(&self, record: Record, wanted: &[Wanted]) -> Result<Record, RoundError> {
-        let is_wanted = |attachment: &Attachment| wanted.iter().any(|want| want.is(attachment));
-        let (kept, gone): (Vec<_>, Vec<_>) = record.spec.attachments.iter().cloned().partition(is_wanted);
+        let (kept, gone): (Vec<_>, Vec<_>) = {
+            let view = self.view.lock();
+            // What has begun to leave the record leaves it, also if it is wanted again: the write that took it out may be
+            // under way still.
+            let leaves = |attachment: &Attachment| {
+                attachment.addresses.iter().any(|held| view.ipam.is_leaving(held, &record.key.uid))
+            };
+            let stays = |attachment: &Attachment| {
+                wanted.iter().any(|want| want.is(attachment)) && !leaves(attachment)
+            };
+            record.spec.attachments.iter().cloned().partition(stays)
+        };
         if gone.is_empty() {
             return Ok(record);
         }

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use fairlead_gates::controller::api::{Caller, Leadership};
 use fairlead_gates::controller::lost_nodes::LostNodes;
-use fairlead_gates::controller::model::Node;
 use fairlead_gates::controller::view::View;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -51,16 +50,16 @@ impl Controller {
 
 fn copy(store: &Store) -> Arc<View> {
     let view = View::default();
-    for (key, node) in store.all("nodes") {
+    for (_, node) in store.all("nodes") {
         let node: core::Node = serde_json::from_value(node.clone()).unwrap();
-        view.nodes.put(key.name.clone(), Node::from(node));
+        view.nodes.put(node);
     }
-    for (key, block) in store.all("ipblocks") {
+    for (_, block) in store.all("ipblocks") {
         let block: fairlead_crds::IPBlock = serde_json::from_value(block.clone()).unwrap();
-        view.blocks.put(key.name.clone(), block.into());
+        view.blocks.put(block);
     }
-    for (name, network) in objects::networks(store) {
-        view.networks.put(name, network);
+    for network in objects::networks(store).into_values() {
+        view.networks.put(network);
     }
     Arc::new(view)
 }

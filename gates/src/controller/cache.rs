@@ -41,8 +41,21 @@ impl Bell {
 /// Slim copies of the objects of one kind, by `namespace/name` or name.
 #[derive(Debug)]
 pub struct Cache<T> {
-    items: RwLock<HashMap<String, Arc<T>>>,
+    items: RwLock<HashMap<String, Entry<T>>>,
     ready: AtomicBool,
+}
+
+/// A copy and the version that it is of, if the API server's versions are numbers, as those of Kubernetes are.
+#[derive(Debug)]
+struct Entry<T> {
+    version: Option<u64>,
+    item: Arc<T>,
+}
+
+impl<T> Entry<T> {
+    fn of(version: Option<&str>, item: Arc<T>) -> Self {
+        Self { version: version.and_then(|version| version.parse().ok()), item }
+    }
 }
 
 impl<T> Default for Cache<T> {
@@ -59,24 +72,42 @@ impl<T> Cache<T> {
 
     /// All objects.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.items.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let items = self.items.read().unwrap_or_else(PoisonError::into_inner);
+        items.values().map(|entry| Arc::clone(&entry.item)).collect()
     }
 
     /// One object.
     pub fn get(&self, key: &str) -> Option<Arc<T>> {
-        self.items.read().unwrap_or_else(PoisonError::into_inner).get(key).cloned()
+        let items = self.items.read().unwrap_or_else(PoisonError::into_inner);
+        items.get(key).map(|entry| Arc::clone(&entry.item))
     }
 
-    /// Puts the answer to a write where the next look finds it; the watch brings it again.
-    pub fn put(&self, key: String, item: T) {
-        self.items.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::new(item));
+    /// Puts the answer to a write where the next look finds it; the watch brings it again. Answers come in any order, and
+    /// after the watch: a copy never becomes older.
+    pub fn put<K>(&self, object: K)
+    where
+        K: Resource,
+        K::DynamicType: Default,
+        T: From<K>,
+    {
+        let (key, version) = (object.name_any(), object.resource_version());
+        self.insert(key, Entry::of(version.as_deref(), Arc::new(object.into())));
+    }
+
+    fn insert(&self, key: String, entry: Entry<T>) {
+        let mut items = self.items.write().unwrap_or_else(PoisonError::into_inner);
+        let is_older =
+            |known: &Entry<T>| known.version.zip(entry.version).is_some_and(|(known, new)| new < known);
+        if !items.get(&key).is_some_and(is_older) {
+            items.insert(key, entry);
+        }
     }
 
     fn remove(&self, key: &str) {
         self.items.write().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    fn replace(&self, items: HashMap<String, Arc<T>>) {
+    fn replace(&self, items: HashMap<String, Entry<T>>) {
         *self.items.write().unwrap_or_else(PoisonError::into_inner) = items;
         self.ready.store(true, Ordering::Release);
     }
@@ -115,7 +146,7 @@ fn take<K, T>(
     event: Event<DeserializeGuard<K>>,
     slim: fn(K) -> Option<T>,
     cache: &Cache<T>,
-    fresh: &mut HashMap<String, Arc<T>>,
+    fresh: &mut HashMap<String, Entry<T>>,
 ) where
     K: Resource,
     K::DynamicType: Default,
@@ -128,9 +159,7 @@ fn take<K, T>(
         }
         Event::InitDone => cache.replace(std::mem::take(fresh)),
         Event::Apply(object) => match split(object, slim, cache) {
-            (key, Some(item)) => {
-                cache.items.write().unwrap_or_else(PoisonError::into_inner).insert(key, item);
-            }
+            (key, Some(entry)) => cache.insert(key, entry),
             (key, None) => cache.remove(&key),
         },
         Event::Delete(object) => cache.remove(&key(&object)),
@@ -141,20 +170,20 @@ fn split<K, T>(
     object: DeserializeGuard<K>,
     slim: fn(K) -> Option<T>,
     cache: &Cache<T>,
-) -> (String, Option<Arc<T>>)
+) -> (String, Option<Entry<T>>)
 where
     K: Resource,
     K::DynamicType: Default,
 {
-    let key = key(&object);
-    match object.0 {
-        Ok(object) => (key, slim(object).map(Arc::new)),
+    let (key, version) = (key(&object), object.meta().resource_version.clone());
+    let item = match object.0 {
+        Ok(object) => slim(object).map(Arc::new),
         Err(error) => {
             debug!(object = key, %error, "object cannot be read");
-            let last = cache.get(&key);
-            (key, last)
+            cache.get(&key)
         }
-    }
+    };
+    (key, item.map(|item| Entry::of(version.as_deref(), item)))
 }
 
 fn key<K: Resource>(object: &DeserializeGuard<K>) -> String
@@ -207,6 +236,32 @@ mod tests {
         take(Event::InitDone, slim, &cache, &mut fresh);
         take(Event::Delete(object("x", &json!({}))), slim, &cache, &mut fresh);
         assert_eq!(names(&cache), ["c"]);
+    }
+
+    #[test]
+    fn answers_and_events_in_any_order_leave_the_newest() {
+        struct Version(Option<String>);
+        impl From<ConfigMap> for Version {
+            fn from(object: ConfigMap) -> Self {
+                Self(object.metadata.resource_version)
+            }
+        }
+        let (cache, mut fresh) = (Cache::<Version>::default(), HashMap::new());
+        let answer = |version: &str| -> ConfigMap {
+            serde_json::from_value(json!({ "metadata": { "name": "a", "resourceVersion": version } }))
+                .unwrap()
+        };
+        let event = |version: &str| {
+            let object = json!({ "metadata": { "name": "a", "resourceVersion": version } });
+            Event::Apply(serde_json::from_value::<DeserializeGuard<ConfigMap>>(object).unwrap())
+        };
+        let known = || cache.get("a").unwrap().0.clone().unwrap();
+        cache.put(answer("9"));
+        take(event("8"), |object| Some(object.into()), &cache, &mut fresh);
+        assert_eq!(known(), "9");
+        take(event("10"), |object| Some(object.into()), &cache, &mut fresh);
+        cache.put(answer("9"));
+        assert_eq!(known(), "10");
     }
 
     #[test]

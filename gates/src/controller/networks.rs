@@ -150,7 +150,7 @@ impl Networks {
                 if plan.urgency == Urgency::Lazy && !plan.needs_finalizer {
                     self.lazy.insert(plan.uid.clone(), now);
                 }
-                view.networks.put(plan.name.clone(), network);
+                view.networks.put(network);
                 plan.needs_finalizer.then_some(Duration::ZERO)
             }
             Err(error) if error.is_conflict() || error.is_not_found() => {
@@ -273,7 +273,7 @@ impl Networks {
         let gated = wanted.networks.iter().filter(|network| network.gated).count();
         let (networks, attach) = (wanted.networks.len(), wanted.attach.len());
         info!(networks, gated, attach, hold = ?wanted.hold, "Admission written");
-        view.admission.put(names::ADMISSION.to_owned(), written);
+        view.admission.put(written);
         Ok(None)
     }
 
@@ -288,7 +288,7 @@ impl Networks {
         match self.caller.write(Verb::Create, Kind::Admission, names::ADMISSION, call).await {
             Ok(created) => {
                 info!("Admission created");
-                view.admission.put(names::ADMISSION.to_owned(), created);
+                view.admission.put(created);
                 Ok(())
             }
             Err(error) if error.is_conflict() => Ok(()),

@@ -260,7 +260,7 @@ impl Nodes {
     ) -> bool {
         match self.caller.write(Verb::Patch, Kind::Node, name, call).await {
             Ok(node) => {
-                view.nodes.put(name.to_owned(), node.into());
+                view.nodes.put(node);
                 return true;
             }
             Err(error) if error.is_conflict() || error.is_not_found() => {

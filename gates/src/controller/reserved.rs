@@ -235,7 +235,7 @@ impl Reserved {
         let call = self.api.create(&params, &block);
         let created = self.caller.write(Verb::Create, Kind::IPBlock, name, call).await?;
         info!(block = name, pod = claim, "reserved address granted");
-        view.blocks.put(name.to_owned(), created.into());
+        view.blocks.put(created);
         Ok(())
     }
 
@@ -254,7 +254,7 @@ impl Reserved {
             (PatchParams::default(), Patch::Merge(json!({ "metadata": metadata, "spec": spec })));
         let call = self.api.patch(name, &params, &patch);
         let block = self.caller.write(Verb::Patch, Kind::IPBlock, name, call).await?;
-        view.blocks.put(name.to_owned(), block.into());
+        view.blocks.put(block);
         Ok(())
     }
 

@@ -65,7 +65,7 @@ impl Uninstall {
             let patch = json_patch(node_patch::resources(node, &all));
             let call = api.patch_status(&node.name, &params, &patch);
             let written = self.caller.write(Verb::Patch, Kind::Node, &node.name, call).await?;
-            view.nodes.put(node.name.clone(), written.into());
+            view.nodes.put(written);
         }
         let current = node.taints.as_deref().unwrap_or_default();
         let exhausted =
@@ -78,14 +78,14 @@ impl Uninstall {
                 .caller
                 .write(Verb::Patch, Kind::Node, &node.name, api.patch(&node.name, &params, &patch))
                 .await?;
-            view.nodes.put(node.name.clone(), written.into());
+            view.nodes.put(written);
             info!(node = node.name, "taints of a node removed");
         }
         if let Some(patch) = node_patch::hold_label(node, None) {
             let patch = json_patch(patch);
             let call = api.patch(&node.name, &params, &patch);
             let written = self.caller.write(Verb::Patch, Kind::Node, &node.name, call).await?;
-            view.nodes.put(node.name.clone(), written.into());
+            view.nodes.put(written);
         }
         Ok(())
     }

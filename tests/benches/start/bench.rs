@@ -168,7 +168,7 @@ async fn wait_for_nodes(cluster: &Cluster) -> Result<()> {
     .await
 }
 
-/// An island bridge with IPv4, as people would write it but for the short quarantine.
+/// An island bridge with IPv4, in blocks that are large enough for a burst, and with a short quarantine.
 fn manifests() -> String {
     let network = |name: &str, cidr: &str, hold: &str| {
         json!({
@@ -177,7 +177,7 @@ fn manifests() -> String {
             "metadata": { "name": name },
             "spec": {
                 "bridge": { "name": format!("br-{name}"), "uplink": { "none": {} } },
-                "ipam": { "ranges": [{ "cidr": cidr }], "quarantine": "5s" },
+                "ipam": { "ranges": [{ "cidr": cidr, "blockPrefix": 26 }], "quarantine": "5s" },
                 "allowedNamespaces": { "from": "All" },
                 "hold": hold,
             },

@@ -22,8 +22,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, eth, socket_with};
 
 /// Who has an address answers within this time, also on a loaded machine.
 const ROUND: Duration = Duration::from_millis(300);
-/// Ours, of the locally administered ones.
-const MAC: [u8; 6] = [0x02, 0, 0, 0, 0x5e, 0x01];
 const ARP: [u8; 2] = [0x08, 0x06];
 /// Ethernet, IPv4, six and four bytes.
 const KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];
@@ -73,6 +71,8 @@ impl Sniffer {
 struct Wire {
     socket: OwnedFd,
     link: LinkAddr,
+    /// The link's own hardware address: a bridge keeps answers to any other to its ports.
+    mac: [u8; 6],
 }
 
 impl Wire {
@@ -84,12 +84,13 @@ impl Wire {
             .find_map(|entry| entry.address.as_ref().and_then(SockaddrStorage::as_link_addr).copied());
         let link = address.with_context(|| format!("there is no link {link}"))?;
         bind(socket.as_raw_fd(), &link)?;
-        Ok(Self { socket, link })
+        let mac = link.addr().context("it has no hardware address")?;
+        Ok(Self { socket, link, mac })
     }
 
     fn ask(&self, addresses: &[Ipv4Addr]) -> Result<Answers> {
         for address in addresses {
-            sendto(self.socket.as_raw_fd(), &probe(*address), &self.link, MsgFlags::empty())?;
+            sendto(self.socket.as_raw_fd(), &probe(self.mac, *address), &self.link, MsgFlags::empty())?;
         }
         thread::sleep(ROUND);
         let (mut answers, mut frame) = (Answers::new(), [0; 128]);
@@ -110,9 +111,9 @@ impl Wire {
 }
 
 /// A request that says nothing about who asks (RFC 5227, 1.1).
-fn probe(address: Ipv4Addr) -> Vec<u8> {
+fn probe(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     let to = [0xff; 6];
-    [&to[..], &MAC, &ARP, &KIND, &REQUEST, &MAC, &[0; 4], &[0; 6], &address.octets()].concat()
+    [&to[..], &mac, &ARP, &KIND, &REQUEST, &mac, &[0; 4], &[0; 6], &address.octets()].concat()
 }
 
 /// Address and hardware address of who answers.
