@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
 use fairlead_tests::{Cluster, node::Node, wait};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
 use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 
@@ -13,6 +13,8 @@ use nix::sys::signal::Signal;
 const RESTART: Duration = Duration::from_secs(60);
 /// An agent needs longer than this until it attaches its first pod.
 const KILL_EVERY: Duration = Duration::from_millis(100);
+/// An agent reads everything again 70 s after its start.
+const READ: Duration = Duration::from_secs(90);
 const CONTAINER: &str = "agent";
 const METRICS: &str = "127.0.0.1:9474";
 const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
@@ -138,6 +140,18 @@ pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
         Ok(())
     })
     .await
+}
+
+/// Waits until no agent is so young that it will read all its records and blocks once more, and put right what differs.
+pub async fn wait_until_read(cluster: &Cluster) -> Result<()> {
+    for pod in pods(cluster).await? {
+        let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let agent = statuses.into_iter().find(|status| status.name == CONTAINER).context("no agent")?;
+        let running = agent.state.and_then(|state| state.running).and_then(|running| running.started_at);
+        let age = Timestamp::now().duration_since(running.context("it does not run")?.0);
+        tokio::time::sleep(READ.saturating_sub(age.try_into().unwrap_or_default())).await;
+    }
+    Ok(())
 }
 
 /// The status of a pod lags behind the death of its container, so the runtime is asked too.

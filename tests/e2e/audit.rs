@@ -147,6 +147,7 @@ struct Planted {
 
 async fn planted(env: Arc<Env>) -> Result<()> {
     fixtures::wait_for_quiet(&env).await?;
+    agents::wait_until_read(&env.cluster).await?;
     let net = Net::island(&env, "plant", &["10.62.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("real", net.name()).to_string()).await?;
