@@ -148,14 +148,19 @@ impl Records {
         }
         match self.patch_attachments(record, &record.version, &attachments).await {
             Err(error) if error.is_conflict() => {
-                let found = call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await?;
-                let version = found.resource_version().filter(|_| found.uid().as_ref() == Some(&record.uid));
-                let version = version.ok_or(error)?;
+                let (_, version) = self.again(record, error).await?;
                 to_record(self.patch_attachments(record, &version, &attachments).await?)
             }
             patched => to_record(patched?),
         }
         .ok_or(RecordError::Incomplete)
+    }
+
+    /// The record as it is after a conflict, and its version; the conflict if another record has its name.
+    async fn again(&self, record: &Record, conflict: ApiError) -> Result<(PodNetwork, String), ApiError> {
+        let found = call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await?;
+        let version = found.resource_version().filter(|_| found.uid().as_ref() == Some(&record.uid));
+        version.map(|version| (found, version)).ok_or(conflict)
     }
 
     async fn patch_attachments(
@@ -183,9 +188,7 @@ impl Records {
         let Some(patch) = change(&record.status, status) else { return Ok(None) };
         match self.patch_status(record, &record.version, &patch).await {
             Err(error) if error.is_conflict() => {
-                let found = call("get PodNetwork", self.api(&record.key).get(&object_name(record))).await?;
-                let version = found.resource_version().filter(|_| found.uid().as_ref() == Some(&record.uid));
-                let version = version.ok_or(error)?;
+                let (found, version) = self.again(record, error).await?;
                 match change(&found.status.unwrap_or_default(), status) {
                     Some(patch) => self.patch_status(record, &version, &patch).await,
                     None => Ok(Some(version)),

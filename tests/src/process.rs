@@ -153,11 +153,19 @@ impl Process {
 
 /// Start time in clock ticks since boot; `None` if there is no such process or only its zombie.
 fn born(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    born_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// See [`born`], in the text of `proc_pid_stat(5)`. A first thread that has ended before the others is no zombie
+/// of its process: they still have its sockets, and who starts anew cannot listen.
+fn born_in(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
-    // proc_pid_stat(5): state is field 3, starttime field 22; the first two are cut off here.
-    if matches!(fields.first(), Some(&"Z" | &"X")) { None } else { fields.get(19)?.parse().ok() }
+    // The page counts from 1, and the first two fields are cut off here.
+    let field = |number: usize| fields.get(number - 3).copied();
+    let (state, threads) = (field(3)?, field(20)?.parse::<u32>().ok()?);
+    let ended = matches!(state, "Z" | "X") && threads <= 1;
+    if ended { None } else { field(22)?.parse().ok() }
 }
 
 /// The last lines of a log file.
@@ -240,5 +248,17 @@ mod tests {
         assert!(process.alive());
         process.born = process.born.map(|ticks| ticks + 1);
         assert!(!process.alive());
+    }
+
+    fn stat(state: &str, threads: u32) -> String {
+        format!("7 (a ) b) {state} 1 7 7 0 -1 4 0 0 0 0 1 2 0 0 20 0 {threads} 0 4242 99 0\n")
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has() {
+        assert_eq!(born_in(&stat("S", 1)), Some(4242));
+        assert_eq!(born_in(&stat("Z", 3)), Some(4242), "other threads still have the sockets");
+        assert_eq!(born_in(&stat("Z", 1)), None);
+        assert_eq!(born_in(&stat("X", 0)), None);
     }
 }

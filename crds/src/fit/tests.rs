@@ -116,6 +116,22 @@ fn owned_blocks_come_first_in_the_order_of_the_ranges_and_then_new_ones() {
 }
 
 #[test]
+fn a_reserved_address_is_of_no_range_that_nodes_hand_out() {
+    let reserved = |allowed: bool| {
+        Case::new(&json!({
+            "spec": { "allowStatic": allowed, "ipam": {
+                "ranges": [{ "cidr": "10.1.0.0/24" }, { "cidr": "10.9.0.0/28", "use": "Reserved" }] } },
+            "status": { "ranges": [{ "cidr": "10.1.0.0/24", "blockPrefix": 28, "state": "Admitted" },
+                                   { "cidr": "10.9.0.0/28", "blockPrefix": 32, "state": "Admitted", "use": "Reserved" }] }
+        }))
+    };
+    let asking = r#"[{"name": "blue", "ips": ["10.9.0.3"]}]"#;
+    assert_eq!(reserved(true).say(asking), ["?"]);
+    assert_eq!(reserved(true).say("blue"), ["10.1.0.0/24+"], "others never get one");
+    assert_eq!(reserved(false).say(asking), ["StaticNotAllowed"]);
+}
+
+#[test]
 fn several_attachments_of_one_pod_need_several_addresses() {
     let mut case = Case::new(&json!({ "spec": { "ipam": { "maxBlocksPerNode": 1 } } }));
     case.blocks = vec![block("node1", "10.0.0.4/30", &json!({}))];

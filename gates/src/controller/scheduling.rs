@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fairlead_crds::network::AllowedFrom;
-use fairlead_crds::{ConditionType, Network, Reason, names, request};
+use fairlead_crds::{Network, Reason, names, request};
 
 use super::grant;
 use super::model::{NodeOffer, WaitingPod};
@@ -100,10 +100,7 @@ fn check_accepted(name: &str, network: &Network) -> Result<(), Why> {
     if network.is_accepted() {
         return Ok(());
     }
-    let conditions = network.status.iter().flat_map(|status| &status.conditions);
-    let accepted =
-        conditions.into_iter().find(|condition| condition.type_ == ConditionType::Accepted.as_str());
-    let message = accepted.map_or("the controller has not looked at it yet", |condition| &condition.message);
+    let message = network.acceptance_message().unwrap_or("the controller has not looked at it yet");
     Err(Why::new(Reason::NetworkNotAccepted, format!("network {name} is not accepted: {message}")))
 }
 

@@ -26,7 +26,7 @@ enum Command {
     /// Boot a cluster and install fairlead, without the show
     Up {
         /// Number of nodes
-        #[arg(long, default_value_t = NODES)]
+        #[arg(long, default_value_t = NODES, value_parser = clap::value_parser!(u8).range(1..))]
         nodes: u8,
         /// What the nodes' containerd does with plugins
         #[arg(long, value_enum, default_value_t)]
