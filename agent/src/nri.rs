@@ -1,8 +1,10 @@
 //! The agent as a plugin of the container runtime (NRI): it hears of a sandbox before anyone else, and refuses
 //! containers of pods whose interfaces are not up.
 //!
-//! The runtime waits for every answer under one lock for the whole node. So nothing here waits for the API server or
-//! for another pod, the only wait is bounded by [`Patience`], and pods that want no network share no lock with others.
+//! The runtime waits for every answer under one lock for the whole node. So a sandbox is only announced: it is attached
+//! while the kubelet gets its first container ready. That one waits for the rest, if there is a rest. Nothing here waits
+//! for the API server or for another pod, the only wait is bounded by [`Patience`], and pods that want no network share
+//! no lock with others.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -24,10 +26,11 @@ mod patience;
 mod waits;
 
 pub use patience::Patience;
-pub use waits::Waits;
+pub use waits::{Waited, Waits};
 
-/// Before plugins of others: what they add to a container may need its interfaces.
-const INDEX: u8 = 10;
+/// Before plugins of others: what they add to a container may need its interfaces. Before a guard, too, which does not
+/// wait.
+const INDEX: u8 = 5;
 /// First and longest pause between two attempts to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long a look at a marker may take. The runtime lets a container through if its plugin needs 2 s.
@@ -107,12 +110,10 @@ impl Plugin for AgentPlugin {
         let Some(path) = pod.network_namespace.clone().filter(|_| concerns_us(pod)) else {
             return Ok(());
         };
-        let begun = Instant::now();
-        let over = is_held(pod).then(|| self.agent.waits.begin(&pod.id));
-        self.announcer.announce(Announcement::Made { sandbox: sandbox(pod), path, at: begun });
-        if let Some(over) = over {
-            self.wait(pod, &over, begun);
+        if is_held(pod) {
+            self.agent.waits.begin(&pod.id);
         }
+        self.announcer.announce(Announcement::Made { sandbox: sandbox(pod), path, at: Instant::now() });
         // Never refused: the sandbox is fine, its containers have to wait.
         Ok(())
     }
@@ -121,7 +122,13 @@ impl Plugin for AgentPlugin {
         let Some(path) = pod.network_namespace.clone().filter(|_| is_held(pod)) else {
             return Ok(());
         };
-        if self.agent.waits.is_ready(&pod.id) || self.look(path, pod.uid.clone())? {
+        let attached = match self.wait(pod) {
+            Waited::Ready => true,
+            Waited::Over => self.look(path, pod.uid.clone())?,
+            // A look takes time, too, and the runtime has none left.
+            Waited::InVain => false,
+        };
+        if attached {
             return Ok(());
         }
         let why = self.agent.why_it_waits(&pod.uid);
@@ -144,21 +151,16 @@ impl Plugin for AgentPlugin {
 }
 
 impl AgentPlugin {
-    /// Until the pod is attached, or cannot be for now; never longer than patience allows.
-    fn wait(&self, pod: &PodSandbox, over: &mpsc::Receiver<()>, begun: Instant) {
+    /// Until the pod is attached, or cannot be for now; never longer than patience allows, and once for each sandbox.
+    fn wait(&self, pod: &PodSandbox) -> Waited {
         let patience = || self.patience.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
         let granted = if self.agent.lease.is_fresh() { patience().grant(begun) } else { Duration::ZERO };
-        let attached = over.recv_timeout(granted).is_ok();
-        let waited = begun.elapsed();
-        if !attached {
-            patience().spend(Instant::now(), waited);
-            self.agent.waits.end(&pod.id);
-            warn!(
-                pod = %format_args!("{}/{}", pod.namespace, pod.name),
-                waited_ms = waited.as_millis(),
-                "the sandbox goes on without its interfaces; its containers will not"
-            );
+        let ended = self.agent.waits.wait(&pod.id, granted);
+        if ended == Waited::InVain {
+            patience().spend(Instant::now(), begun.elapsed());
         }
+        ended
     }
 
     /// Whether the ready marker is in the namespace, on a thread of its own: the kernel may take its time.

@@ -86,7 +86,7 @@ pub struct Agent {
     pub memory: Mutex<HashMap<String, Memory>>,
     /// Pods that wait for a sandbox to come or to end.
     pub waiting: Mutex<HashSet<String>>,
-    /// Sandboxes that the runtime waits for.
+    /// Sandboxes whose first container has to wait, or not any more.
     pub waits: Waits,
     /// Which pods a test wants attached late.
     pub slow: Option<SlowAttach>,

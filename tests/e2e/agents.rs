@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
 use fairlead_tests::{Cluster, node::Node, wait};
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Pod},
+    jiff::Timestamp,
+};
 use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 
@@ -134,6 +137,7 @@ impl Victims {
 /// Waits until the agent of every node is Ready, and is the one that runs now.
 pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
     wait::until(RESTART, "all agents to be Ready", || async {
+        check_replaced(cluster).await?;
         for node in cluster.nodes() {
             check_ready(cluster, node).await.with_context(|| format!("on {}", node.name()))?;
         }
@@ -151,6 +155,17 @@ pub async fn wait_until_read(cluster: &Cluster) -> Result<()> {
         let age = Timestamp::now().duration_since(running.context("it does not run")?.0);
         tokio::time::sleep(READ.saturating_sub(age.try_into().unwrap_or_default())).await;
     }
+    Ok(())
+}
+
+/// After a change of the DaemonSet the agents of before are Ready, too, until it is their turn to go.
+async fn check_replaced(cluster: &Cluster) -> Result<()> {
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client(), names::INSTALL_NAMESPACE);
+    let set = sets.get(names::AGENT).await?;
+    let status = set.status.unwrap_or_default();
+    ensure!(status.observed_generation == set.metadata.generation, "the DaemonSet has just been changed");
+    let (new, all) = (status.updated_number_scheduled.unwrap_or(0), status.desired_number_scheduled);
+    ensure!(new == all, "{new} of {all} are of the DaemonSet as it is now");
     Ok(())
 }
 

@@ -1,39 +1,60 @@
-//! Which sandboxes the runtime waits for, and which are known to be attached: what a pod's loop tells the plugin.
+//! Which sandboxes the runtime was told of and are not attached yet, and which are: what a pod's loop tells the plugin.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::collections::HashSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Shared between the plugin's thread and the pods' loops. Locked for look-ups only.
 #[derive(Debug, Default)]
 pub struct Waits {
     state: Mutex<State>,
+    /// A sandbox is not pending any more.
+    changed: Condvar,
+}
+
+/// How a wait for a sandbox ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waited {
+    /// It is attached.
+    Ready,
+    /// Its round ended without that, or nobody has announced it.
+    Over,
+    /// Its round goes on.
+    InVain,
 }
 
 #[derive(Debug, Default)]
 struct State {
     connected: bool,
-    /// Sandboxes for which the runtime waits, by id.
-    waiting: HashMap<String, mpsc::SyncSender<()>>,
+    /// Ids of sandboxes without a container, whose first round is not over.
+    pending: HashSet<String>,
     /// Ids of sandboxes with a ready marker, of pods that are held by the runtime.
     ready: HashSet<String>,
 }
 
 impl Waits {
-    /// The runtime begins to wait for a sandbox; what is received says that it need not any more.
-    pub fn begin(&self, sandbox: &str) -> mpsc::Receiver<()> {
-        let (over, receiver) = mpsc::sync_channel(1);
-        self.lock().waiting.insert(sandbox.to_owned(), over);
-        receiver
+    /// The runtime has made a sandbox of a pod that it holds.
+    pub fn begin(&self, sandbox: &str) {
+        self.lock().pending.insert(sandbox.to_owned());
     }
 
-    /// The runtime does not wait any more.
-    pub fn end(&self, sandbox: &str) {
-        self.lock().waiting.remove(sandbox);
+    /// Waits until the sandbox's round is over, but only so long. From then on nobody waits for it again.
+    pub fn wait(&self, sandbox: &str, longest: Duration) -> Waited {
+        let is_pending = |state: &mut State| state.pending.contains(sandbox);
+        let waited = self.changed.wait_timeout_while(self.lock(), longest, is_pending);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.ready.contains(sandbox) {
+            Waited::Ready
+        } else if state.pending.remove(sandbox) {
+            Waited::InVain
+        } else {
+            Waited::Over
+        }
     }
 
-    /// Whether the runtime waits for a sandbox: no container can be in it.
-    pub fn is_waiting(&self, sandbox: &str) -> bool {
-        self.lock().waiting.contains_key(sandbox)
+    /// Whether the sandbox's first container waits, or would wait, for its round: no container can be in it.
+    pub fn is_pending(&self, sandbox: &str) -> bool {
+        self.lock().pending.contains(sandbox)
     }
 
     /// The ready marker is in the sandbox.
@@ -42,22 +63,19 @@ impl Waits {
         if state.connected {
             state.ready.insert(sandbox.to_owned());
         }
-        state.over(sandbox);
+        self.end(state, sandbox);
     }
 
     /// A round is over for the sandbox: more waiting would be for something else than the kernel.
     pub fn over(&self, sandbox: &str) {
-        self.lock().over(sandbox);
-    }
-
-    /// Whether a sandbox is known to have its ready marker.
-    pub fn is_ready(&self, sandbox: &str) -> bool {
-        self.lock().ready.contains(sandbox)
+        self.end(self.lock(), sandbox);
     }
 
     /// A sandbox is removed.
     pub fn forget(&self, sandbox: &str) {
-        self.lock().ready.remove(sandbox);
+        let mut state = self.lock();
+        state.ready.remove(sandbox);
+        self.end(state, sandbox);
     }
 
     /// The runtime has the plugin in use.
@@ -69,7 +87,8 @@ impl Waits {
     pub fn disconnected(&self) -> bool {
         let mut state = self.lock();
         state.ready.clear();
-        state.waiting.clear();
+        state.pending.clear();
+        self.changed.notify_all();
         std::mem::take(&mut state.connected)
     }
 
@@ -78,44 +97,62 @@ impl Waits {
         self.lock().connected
     }
 
+    fn end(&self, mut state: MutexGuard<'_, State>, sandbox: &str) {
+        if state.pending.remove(sandbox) {
+            self.changed.notify_all();
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn over(&mut self, sandbox: &str) {
-        // Room for one, and it is sent once.
-        self.waiting.remove(sandbox).map(|over| over.try_send(()));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::thread;
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn a_wait_ends_when_a_round_does_and_only_for_its_sandbox() {
         let waits = Waits::default();
-        let (one, two) = (waits.begin("one"), waits.begin("two"));
-        waits.over("one");
-        waits.over("one");
-        assert!(one.recv_timeout(Duration::ZERO).is_ok());
-        assert!(two.recv_timeout(Duration::ZERO).is_err() && waits.is_waiting("two"));
+        waits.connected();
+        waits.begin("one");
+        waits.begin("two");
+        thread::scope(|scope| {
+            let one = scope.spawn(|| waits.wait("one", LONG));
+            waits.over("two");
+            assert_eq!(waits.wait("two", LONG), Waited::Over, "its round ended without a marker");
+            waits.ready("one");
+            assert_eq!(one.join().unwrap(), Waited::Ready);
+        });
+        assert!(!waits.is_pending("one") && !waits.is_pending("two"));
+    }
+
+    #[test]
+    fn a_wait_in_vain_is_the_last_one_for_its_sandbox() {
+        let waits = Waits::default();
+        waits.begin("one");
+        assert!(waits.is_pending("one"));
+        assert_eq!(waits.wait("one", Duration::ZERO), Waited::InVain);
+        assert_eq!(waits.wait("one", LONG), Waited::Over);
+        assert!(!waits.is_pending("one"));
     }
 
     #[test]
     fn what_is_ready_is_remembered_while_the_runtime_tells_of_its_end() {
         let waits = Waits::default();
+        let is_ready = |sandbox| waits.wait(sandbox, Duration::ZERO) == Waited::Ready;
         waits.ready("before");
-        assert!(!waits.is_ready("before"));
+        assert!(!is_ready("before"));
         waits.connected();
         waits.ready("one");
         waits.ready("two");
         waits.forget("two");
-        assert!(waits.is_ready("one") && !waits.is_ready("two"));
-        assert!(waits.disconnected() && !waits.is_ready("one") && !waits.disconnected());
+        assert!(is_ready("one") && !is_ready("two"));
+        assert!(waits.disconnected() && !is_ready("one") && !waits.disconnected());
     }
 }

@@ -38,7 +38,7 @@ impl Agent {
     ) -> Result<Record, RoundError> {
         let (uid, id) = (&pod.key.uid, &sandbox.id);
         let is_known = status::is_unheld(&record.status, id) || status::is_ready(&record.status, id);
-        if !pod.nri || is_known || self.waits.is_waiting(id) || !self.runtime.has_started(id).await? {
+        if !pod.nri || is_known || self.waits.is_pending(id) || !self.runtime.has_started(id).await? {
             return Ok(record);
         }
         let (path, owner) = (path.to_owned(), uid.clone());
