@@ -18,7 +18,7 @@ table! {
     FindingCode {
         AddressTwice: "Two interfaces hold one address of a space.", "It must never happen: keep both records and blocks as they are, report it, then delete the younger pod.";
         AddressOutsideBlock: "A record holds an address that is not in the block it names.", "It must never happen: report it, then delete the pod.";
-        AddressNotFree: "A record holds an address that is in quarantine, or kept, for another pod.", "It must never happen: report it, then delete the pod.";
+        AddressNotFree: "A record holds an address that is in quarantine, kept or reserved for another pod.", "It must never happen: report it, then delete the pod.";
         BlockUnknown: "A record names a block that does not exist, or that was claimed anew since.", "Delete the pod, so that it gets another address.";
         BlockForeign: "A record names a block of another node or network.", "It must never happen: report it, then delete the pod.";
         BlocksOverlap: "Two blocks of a space share addresses.", "It must never happen: report it; drain the node of the younger block.";

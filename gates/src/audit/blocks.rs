@@ -24,6 +24,7 @@ pub fn check(world: &World) -> Vec<Finding> {
         });
         findings.extend(too_long(world, block, network));
         findings.extend(kept(world, block));
+        findings.extend(turn(world, block));
     }
     findings
 }
@@ -81,8 +82,7 @@ fn too_long(world: &World, block: &IPBlock, network: Option<&Network>) -> Vec<Fi
 /// The agent ends what is kept for pods that are gone once it is back.
 fn kept(world: &World, block: &IPBlock) -> Vec<Finding> {
     let (node, held) = (&block.spec.node_name, block.status.iter().flat_map(|status| &status.held));
-    let lease = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
-    if held.clone().next().is_none() || world.silent_for(node).is_none_or(|seconds| seconds > lease) {
+    if held.clone().next().is_none() || !is_back(world, node) {
         return Vec::new();
     }
     let old =
@@ -93,4 +93,22 @@ fn kept(world: &World, block: &IPBlock) -> Vec<Finding> {
         Finding::new(FindingCode::HeldTooLong, block_name(block), address, message)
     };
     gone.map(|entry| finding(entry.address.to_string(), &entry.pod)).collect()
+}
+
+/// So it does with the turn of a pod that had a reserved address; while there is a record it is found as such.
+fn turn(world: &World, block: &IPBlock) -> Option<Finding> {
+    let (node, holder) = (&block.spec.node_name, block.open_turn()?);
+    let there = world.pods.iter().any(|pod| pod.uid == holder.pod_uid)
+        || world.records.iter().any(|record| record.spec.pod_uid == holder.pod_uid);
+    let message = format!(
+        "it is the turn of the pod with UID {}, which is gone; the agent of {node} is back",
+        holder.pod_uid
+    );
+    (!there && is_back(world, node))
+        .then(|| Finding::new(FindingCode::HeldTooLong, block_name(block), &holder.pod_uid, message))
+}
+
+fn is_back(world: &World, node: &str) -> bool {
+    let lease = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
+    world.silent_for(node).is_some_and(|seconds| seconds <= lease)
 }

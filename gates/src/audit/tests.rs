@@ -288,6 +288,44 @@ fn quarantines_and_kept_addresses_that_do_not_end() {
 }
 
 #[test]
+fn a_reserved_address_out_of_turn_or_whose_turn_does_not_end() {
+    let reserved = |w: &mut World, holder: &str| {
+        let mut reserved = block("web-0", "10.0.0.32/32", "node1");
+        reserved.spec.claim = serde_json::from_value(json!({ "pod": "ns/a", "statefulSet": "web" })).unwrap();
+        reserved.spec.holder = serde_json::from_value(json!({ "podUID": holder, "turn": 2 })).unwrap();
+        reserved.status =
+            serde_json::from_value(json!({ "released": { "turn": 1, "at": time(1) } })).unwrap();
+        w.networks[0].status.as_mut().unwrap().ranges.push(
+            serde_json::from_value(json!({ "cidr": "10.0.0.32/28", "blockPrefix": 32, "state": "Admitted" }))
+                .unwrap(),
+        );
+        w.blocks.push(reserved);
+    };
+    let holds = |w: &mut World, holder: &str| {
+        reserved(w, holder);
+        let held = json!({ "address": "10.0.0.32/24", "block": "web-0", "blockUID": "web-0-uid" });
+        w.records[0].spec.attachments[0].addresses[0] = serde_json::from_value(held).unwrap();
+    };
+    assert!(!found(|w| holds(w, "a-uid")).contains(&FindingCode::AddressNotFree));
+    assert!(found(|w| holds(w, "b-uid")).contains(&FindingCode::AddressNotFree));
+    let ended = |w: &mut World| {
+        holds(w, "a-uid");
+        w.blocks[1].status.as_mut().unwrap().released.as_mut().unwrap().turn = 2;
+    };
+    assert!(found(ended).contains(&FindingCode::AddressNotFree), "nobody's turn");
+    assert!(
+        !found(|w| reserved(w, "b-uid")).contains(&FindingCode::HeldTooLong),
+        "its pod may come to it yet"
+    );
+    assert!(found(|w| reserved(w, "gone-uid")).contains(&FindingCode::HeldTooLong));
+    let silent = |w: &mut World| {
+        reserved(w, "gone-uid");
+        w.leases[0].renewed = Some(at(NOW - 1000));
+    };
+    assert!(!found(silent).contains(&FindingCode::HeldTooLong), "its agent is not back");
+}
+
+#[test]
 fn counts_that_differ_once_the_agent_had_time_to_write_them() {
     assert_eq!(found(|w| w.blocks[0].status = None), [FindingCode::CountsDiffer]);
     let lately = |w: &mut World| {

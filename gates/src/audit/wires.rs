@@ -102,7 +102,9 @@ impl<'a> Look<'a> {
             );
             self.find(FindingCode::BlockForeign, record, &address, message);
         }
-        if let Some(whose) = self.is_kept(&record.spec.pod_uid, address, block) {
+        let kept =
+            self.is_kept(&record.spec.pod_uid, address, block).or_else(|| turn_of_another(record, block));
+        if let Some(whose) = kept {
             self.find(
                 FindingCode::AddressNotFree,
                 record,
@@ -124,4 +126,14 @@ impl<'a> Look<'a> {
             rests.map(|entry| format!("in quarantine for pod {} until {}", entry.pod_uid, entry.until.0));
         rests.or_else(|| held.map(|entry| format!("kept for pod {}", entry.pod_uid)))
     }
+}
+
+/// Whose turn it is with a reserved address, if it is not that of the record's pod.
+fn turn_of_another(record: &PodNetwork, block: &IPBlock) -> Option<String> {
+    let claim = block.spec.claim.as_ref()?;
+    let (spec, reserved) = (&record.spec, format!("reserved for {}", claim.pod));
+    (!block.is_held_by(&spec.node_name, &spec.pod_uid)).then(|| match block.open_turn() {
+        Some(holder) => format!("{reserved}, and it is the turn of the pod with UID {}", holder.pod_uid),
+        None => format!("{reserved}, and it is nobody's turn"),
+    })
 }
