@@ -10,8 +10,8 @@ use std::time::Duration;
 use fairlead_crds::names;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1 as coordination;
-use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -59,6 +59,31 @@ impl Lease {
             && !self.lapsed.load(Ordering::Acquire)
     }
 
+    /// Whether an earlier agent may have left requests under way: the Lease does not say that it stopped.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn is_left_open(&self) -> Result<bool, ApiError> {
+        let lease = call("read the agent's Lease", self.api().get_opt(&self.node)).await?;
+        Ok(!lease.is_some_and(|lease| lease.annotations().contains_key(names::STOPPED_ANNOTATION)))
+    }
+
+    /// Says that nothing of this agent is under way any more.
+    ///
+    /// # Errors
+    /// [`ApiError`]; the next agent then takes over what may be.
+    pub async fn close(&self) -> Result<(), ApiError> {
+        let stopped = json!({ names::STOPPED_ANNOTATION: micros(self.clock.wall()) });
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": stopped } }));
+        let api = self.api();
+        call("close the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await?;
+        Ok(())
+    }
+
+    fn api(&self) -> Api<coordination::Lease> {
+        Api::namespaced(self.client.clone(), names::INSTALL_NAMESPACE)
+    }
+
     /// Takes or renews the Lease once.
     ///
     /// # Errors
@@ -67,8 +92,9 @@ impl Lease {
         let asked = self.started.elapsed().as_secs();
         let now = self.clock.wall();
         let spec = json!({ "holderIdentity": self.holder, "leaseDurationSeconds": DURATION, "renewTime": micros(now) });
-        let api: Api<coordination::Lease> = Api::namespaced(self.client.clone(), names::INSTALL_NAMESPACE);
-        let patch = Patch::Merge(json!({ "spec": spec }));
+        let api = self.api();
+        let open = json!({ "annotations": { names::STOPPED_ANNOTATION: null } });
+        let patch = Patch::Merge(json!({ "metadata": open, "spec": spec }));
         match call("renew the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await {
             Err(error) if error.is_not_found() => {
                 let lease = json!({ "metadata": { "name": self.node, "namespace": names::INSTALL_NAMESPACE }, "spec": spec });

@@ -4,6 +4,7 @@
 
 use fairlead_crds::pod_network::Attachment;
 use fairlead_crds::{PodNetwork, PodNetworkSpec, PodNetworkStatus, names};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
@@ -13,6 +14,9 @@ use serde_json::{Value, json};
 use crate::api::{ApiError, call, merge_patch};
 use crate::clock::Clock;
 use crate::model::{Pod, PodCondition, PodKey, Record};
+
+/// How many records are written at once where there are many to write.
+const AT_ONCE: usize = 8;
 
 /// Writes records of one node.
 #[derive(Clone)]
@@ -69,12 +73,17 @@ impl Records {
     /// # Errors
     /// [`RecordError`]; nothing may be attached then.
     pub async fn create(&self, pod: &Pod, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
-        let object = self.object(pod, attachments.clone());
-        match call("create PodNetwork", self.api(&pod.key).create(&PostParams::default(), &object)).await {
+        match self.post(&self.object(pod, attachments.clone())).await {
             Ok(created) => to_record(created).ok_or(RecordError::Incomplete),
             Err(error) if error.is_already_exists() => self.adopt(pod, attachments).await,
             Err(error) => Err(error.into()),
         }
+    }
+
+    async fn post(&self, object: &PodNetwork) -> Result<PodNetwork, ApiError> {
+        let api =
+            Api::namespaced(self.client.clone(), object.metadata.namespace.as_deref().unwrap_or_default());
+        call("create PodNetwork", api.create(&PostParams::default(), object)).await
     }
 
     async fn adopt(&self, pod: &Pod, attachments: Vec<Attachment>) -> Result<Record, RecordError> {
@@ -132,6 +141,60 @@ impl Records {
         let all: Api<PodNetwork> = Api::all(self.client.clone());
         let list = call("list PodNetworks of this node", all.list_metadata(&mine)).await?;
         Ok(list.items.into_iter().filter_map(|object| owner(object.metadata)).collect())
+    }
+
+    /// Makes every write to these records fail that may be under way: all of them name a version, and each record gets
+    /// a new one. What is written shows when that was.
+    ///
+    /// # Errors
+    /// [`ApiError`] of the first that fails; asking again is safe.
+    pub async fn take_over(&self, owners: &[PodKey]) -> Result<(), ApiError> {
+        let take = |key| async move { self.take_over_one(key).await.map(drop) };
+        each(owners.iter().map(take).collect()).await
+    }
+
+    async fn take_over_one(&self, key: &PodKey) -> Result<Option<PodNetwork>, ApiError> {
+        let at = self.clock.wall().to_string();
+        let patch =
+            Patch::Merge(json!({ "metadata": { "annotations": { names::TAKEN_OVER_ANNOTATION: at } } }));
+        let (api, name) = (self.api(key), names::pod_network(&key.name, &key.uid));
+        match call("take over a PodNetwork", api.patch(&name, &PatchParams::default(), &patch)).await {
+            Ok(taken) => Ok(Some(taken)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The record of a pod as it is and stays, whatever may be under way; one that holds nothing if there was none.
+    ///
+    /// # Errors
+    /// [`RecordError`]; asking again is safe.
+    pub async fn settle(&self, pod: &Pod) -> Result<Record, RecordError> {
+        let found = match self.take_over_one(&pod.key).await? {
+            Some(taken) => taken,
+            None => self.post(&self.object(pod, Vec::new())).await?,
+        };
+        let record = to_record(found).ok_or(RecordError::Incomplete)?;
+        if record.key.uid == pod.key.uid {
+            Ok(record)
+        } else {
+            Err(RecordError::NameTaken(object_name(&record)))
+        }
+    }
+
+    /// Gives pods a record that holds nothing, so that one which an earlier agent may have under way is refused. A pod
+    /// that has one already keeps it; where none can be made, that other one is refused as well.
+    ///
+    /// # Errors
+    /// [`ApiError`] of the first that fails; asking again is safe.
+    pub async fn create_empty(&self, pods: &[Pod]) -> Result<(), ApiError> {
+        let create = |pod| async move {
+            match self.post(&self.object(pod, Vec::new())).await {
+                Err(error) if error.is_refusal() => Ok(()),
+                other => other.map(drop),
+            }
+        };
+        each(pods.iter().map(create).collect()).await
     }
 
     /// Writes what a record holds, based on its last version: a request of ours that comes late undoes nothing.
@@ -322,6 +385,11 @@ impl Records {
     fn api(&self, key: &PodKey) -> Api<PodNetwork> {
         Api::namespaced(self.client.clone(), &key.namespace)
     }
+}
+
+/// Some side by side; the first error.
+async fn each<F: Future<Output = Result<(), ApiError>>>(calls: Vec<F>) -> Result<(), ApiError> {
+    stream::iter(calls).buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// The merge patch from one status to another; `None` if they are the same.

@@ -28,6 +28,8 @@ use crate::{api, host_events, net, nri, sandbox, startup, telemetry};
 const NAMESPACES: &str = "/run/netns";
 /// How long what is under way may take to end.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the last request may take.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// Runs the agent until it is told to stop.
 ///
@@ -52,11 +54,25 @@ pub async fn run(args: Args) -> Result<()> {
     if outcome.is_ok() {
         cancel.cancelled().await;
     }
-    if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
-        warn!("some work did not end in time; the next agent takes it up");
+    let done = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();
+    match &outcome {
+        Ok(agent) if done => stop_in_order(agent).await,
+        Err(_) if done => {}
+        _ => warn!("some work did not end in time; the next agent takes it up"),
     }
     info!("agent stopped");
-    outcome
+    outcome.map(drop)
+}
+
+/// Lets the next agent know that nothing of this one is under way, if that is so.
+async fn stop_in_order(agent: &Agent) {
+    if agent.has_unanswered_writes() {
+        return;
+    }
+    let closed = tokio::time::timeout(GOODBYE, agent.lease.close()).await;
+    if !matches!(closed, Ok(Ok(()))) {
+        info!("the API server does not hear that the agent stops; the next agent takes over its records");
+    }
 }
 
 fn stop_on_signal(tasks: &TaskTracker, cancel: CancellationToken) -> Result<()> {
@@ -71,7 +87,7 @@ fn stop_on_signal(tasks: &TaskTracker, cancel: CancellationToken) -> Result<()> 
     Ok(())
 }
 
-async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> Result<()> {
+async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> Result<Arc<Agent>> {
     let kernel = Arc::new(Kernel::new(Config {
         node: args.node_name.clone(),
         devices: args.devices.clone(),
@@ -123,9 +139,9 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
     // Not before: until then no pod could be attached while the runtime waits.
     nri::spawn(Arc::clone(&agent), args.nri_socket.clone(), announcer, tasks, cancel.clone())
         .context("cannot start the thread of the runtime's plugin")?;
-    follow_links(agent, &kernel, tasks, cancel)?;
+    follow_links(Arc::clone(&agent), &kernel, tasks, cancel)?;
     work.spawn(tasks, cancel);
-    Ok(())
+    Ok(agent)
 }
 
 /// Looks at what changes on the node's links.

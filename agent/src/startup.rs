@@ -1,6 +1,6 @@
 //! Rebuilding everything from the API, the runtime and the kernel: there is no state file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::bring;
+use crate::model::Pod;
 use crate::net::Net;
 use crate::plan::HostLink;
 use crate::reconcile::Agent;
@@ -84,8 +85,8 @@ pub async fn check_runtime(runtime: &Runtime, cancel: &CancellationToken) -> Res
 /// # Errors
 /// If the kernel cannot be read. The API server is asked until it answers.
 pub async fn recover(agent: &Agent) -> Result<()> {
-    while let Err(error) = agent.lease.renew().await {
-        warn!(%error, "the agent's Lease is not renewed yet");
+    while let Err(error) = take_over(agent).await {
+        warn!(%error, "cannot take over from the last agent yet");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     while let Err(error) = restore(agent).await {
@@ -97,6 +98,38 @@ pub async fn recover(agent: &Agent) -> Result<()> {
     // A release that was under way when the last agent ended may still arrive: what no record has is given anew.
     agent.end_unused_turns(true).await;
     Ok(())
+}
+
+/// Takes the Lease, and sees to it that no record changes any more by what an agent asked for that did not stop in order:
+/// the API server may carry that out a minute later, and the address in it be given away by then.
+async fn take_over(agent: &Agent) -> Result<()> {
+    // Before the Lease is renewed, which ends what it says of the last agent.
+    let left_open = agent.lease.is_left_open().await?;
+    if left_open {
+        let owners = agent.records.owners().await?;
+        let recorded: HashSet<&str> = owners.iter().map(|owner| owner.uid.as_str()).collect();
+        // Links without a record are adopted, and become one as they are.
+        let linked: HashSet<String> =
+            agent.net.host_links()?.iter().filter_map(uid_of).map(str::to_owned).collect();
+        let waits = |pod: &&Pod| {
+            let uid = &pod.key.uid;
+            let done = pod.is_over() || pod.deleting || pod.host_network || recorded.contains(uid.as_str());
+            pod.concerns_us() && !done && !linked.contains(uid)
+        };
+        let unrecorded: Vec<Pod> = agent.view.lock().pods.values().filter(waits).cloned().collect();
+        agent.records.take_over(&owners).await?;
+        agent.records.create_empty(&unrecorded).await?;
+        info!(
+            records = owners.len(),
+            new = unrecorded.len(),
+            "taken over from an agent that did not stop in order"
+        );
+    }
+    Ok(agent.lease.renew().await?)
+}
+
+fn uid_of(link: &HostLink) -> Option<&str> {
+    link.alias.as_deref().and_then(bring::alias_uid)
 }
 
 /// Reads blocks and records into the view. The Networks must be there already.
@@ -130,7 +163,7 @@ fn orphans(agent: &Agent) -> Result<BTreeMap<String, Vec<HostLink>>> {
     let view = agent.view.lock();
     let mut orphans: BTreeMap<String, Vec<HostLink>> = BTreeMap::new();
     for link in links {
-        let uid = link.alias.as_deref().and_then(bring::alias_uid).unwrap_or_default().to_owned();
+        let uid = uid_of(&link).unwrap_or_default().to_owned();
         if !view.records.contains_key(&uid) {
             orphans.entry(uid).or_default().push(link);
         }

@@ -49,7 +49,7 @@ fn whatever_happens_no_address_has_two_holders_is_lost_or_rests_too_short() {
         }
     }
     eprintln!("{steps} steps, {pods} pods, at most {used} addresses in use at once");
-    assert!(used > 2 * usize::try_from(pods.min(2)).unwrap(), "hardly anything happened");
+    assert!(alone.is_some() || used > 2 * usize::try_from(pods.min(2)).unwrap(), "hardly anything happened");
 }
 
 /// The test of the test: with a bug it finds a violation within so many steps.

@@ -41,6 +41,10 @@ pub const GUARD_PLUGIN: &str = "fairlead-guard";
 pub const AGENT_PLUGIN: &str = "fairlead-agent";
 /// `NodeNetwork` annotation: an admin asserts that the node cannot reach the network any more.
 pub const FENCED_ANNOTATION: &str = "fairlead.dev/fenced";
+/// Annotation of an agent's Lease: when it stopped, with nothing of it under way.
+pub const STOPPED_ANNOTATION: &str = "fairlead.dev/stopped";
+/// Annotation of a record: when an agent took it over from one that did not stop in order.
+pub const TAKEN_OVER_ANNOTATION: &str = "fairlead.dev/taken-over";
 /// Namespace label: pods of this namespace may be selected without asking.
 pub const ATTACH_LABEL: &str = "fairlead.dev/attach";
 /// The value of [`ATTACH_LABEL`] that switches selection on.

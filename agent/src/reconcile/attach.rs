@@ -34,6 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl Agent {
     pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
         let record = match record {
+            _ if self.is_unanswered(&pod.key.uid) => Some(self.settle(&pod).await?),
             Some(record) => Some(record),
             None => match self.adopt(&pod).await? {
                 Adopted::Recorded(record) => Some(*record),
