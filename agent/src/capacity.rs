@@ -28,6 +28,13 @@ pub fn usage<'a>(network: &str, pods: impl Iterator<Item = (&'a Pod, Option<&'a 
     })
 }
 
+/// What a pod was promised of all networks and does not hold.
+pub fn outstanding(pod: &Pod, record: &Record) -> u64 {
+    let missing =
+        |(network, promised): (&String, &u64)| promised.saturating_sub(attachments(record, network));
+    if pod.is_over() { 0 } else { pod.promised.iter().map(missing).sum() }
+}
+
 fn attachments(record: &Record, network: &str) -> u64 {
     record.spec.attachments.iter().filter(|attachment| attachment.network == network).count() as u64
 }
@@ -129,6 +136,7 @@ mod tests {
         let pods = [pod(2, 1, false), pod(0, 2, false), pod(5, 0, true)];
         let usage = usage("blue", pods.iter().map(|(pod, record)| (pod, Some(record))));
         assert_eq!(usage, Usage { outstanding: 1, unmatched: 2 });
+        assert_eq!(pods.map(|(pod, record)| outstanding(&pod, &record)), [1, 0, 0]);
     }
 
     #[test]

@@ -106,11 +106,17 @@ impl Inner {
         self.ipam.set_quarantines(self.networks.values().filter_map(quarantine));
     }
 
-    /// How many more attachments of one network the node may need; never 0, so that whoever waits is served.
+    /// How many more attachments of one network the node may need; never 0, so that whoever waits is served. A pod that
+    /// has some of its networks may wait for one that nobody promised it, or not take one that it was promised.
     pub fn free_slots(&self) -> u64 {
-        let served =
-            self.records.values().filter(|record| !record.spec.attachments.is_empty()).count() as u64;
-        self.node.pod_limit.saturating_sub(served).max(1)
+        let (mut served, mut outstanding) = (0, 0);
+        for record in self.records.values().filter(|record| !record.spec.attachments.is_empty()) {
+            let pod = self.pods.get(&record.key.uid);
+            let waits = pod.and_then(|pod| pod.condition.as_ref()).is_some_and(|condition| !condition.ready);
+            served += u64::from(!waits);
+            outstanding += pod.map_or(0, |pod| capacity::outstanding(pod, record));
+        }
+        (self.node.pod_limit.saturating_sub(served) + outstanding).max(1)
     }
 
     /// What the scheduler may count on of a network here, in all; blocks that shall be handed back are left out.
