@@ -144,7 +144,43 @@ fn micros(time: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use http_body_util::BodyExt;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+
     use super::*;
+
+    /// An API server that keeps one Lease.
+    fn server() -> Client {
+        let kept = Arc::new(Mutex::new(json!({ "metadata": { "name": "node1" } })));
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let body = request.into_body().collect().await?.to_bytes();
+                let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Ok(patch) = serde_json::from_slice::<Value>(&body) {
+                    json_patch::merge(&mut kept, &patch);
+                }
+                Ok::<_, tower::BoxError>(Response::new(Body::from(kept.to_string().into_bytes())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn only_a_closed_lease_says_that_nothing_is_under_way() {
+        let lease = Lease::new(server(), "node1", "agent", Clock::system());
+        assert!(lease.is_left_open().await.unwrap(), "who was here before did not know how to close it");
+        lease.renew().await.unwrap();
+        assert!(lease.is_left_open().await.unwrap(), "as after a crash");
+        lease.close().await.unwrap();
+        assert!(!lease.is_left_open().await.unwrap());
+        lease.renew().await.unwrap();
+        assert!(lease.is_left_open().await.unwrap(), "the next agent is at work");
+    }
 
     #[test]
     fn a_renewal_time_has_six_digits() {

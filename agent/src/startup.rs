@@ -116,7 +116,10 @@ async fn take_over(agent: &Agent) -> Result<()> {
             let done = pod.is_over() || pod.deleting || pod.host_network || recorded.contains(uid.as_str());
             pod.concerns_us() && !done && !linked.contains(uid)
         };
-        let unrecorded: Vec<Pod> = agent.view.lock().pods.values().filter(waits).cloned().collect();
+        let unrecorded: Vec<Pod> = {
+            let view = agent.view.lock();
+            view.pods.values().filter(|_| !view.uninstalling).filter(waits).cloned().collect()
+        };
         agent.records.take_over(&owners).await?;
         agent.records.create_empty(&unrecorded).await?;
         info!(

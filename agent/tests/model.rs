@@ -91,6 +91,11 @@ fn an_agent_that_does_not_cut_links_is_found() {
 }
 
 #[test]
+fn writes_that_are_carried_out_late_are_found() {
+    finds(Mutant::IgnoreVersions, 100_000);
+}
+
+#[test]
 fn a_seed_repeats_its_story() {
     let story = |seed| episode::story(seed);
     assert_eq!(story(5), story(5));

@@ -13,4 +13,6 @@ pub enum Mutant {
     ClaimTaken,
     /// Links are said to be cut and are not.
     KeepLinks,
+    /// A write is carried out whatever version of the object it was meant for, also a minute late.
+    IgnoreVersions,
 }

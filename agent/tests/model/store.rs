@@ -114,11 +114,11 @@ impl Store {
         match style {
             Style::Json => Self::apply_json(&mut new, patch)?,
             Style::Merge => {
-                Self::check(&old, &patch["metadata"])?;
+                self.check(&old, &patch["metadata"])?;
                 json_patch::merge(&mut new, patch);
             }
             Style::Strategic => {
-                Self::check(&old, &patch["metadata"])?;
+                self.check(&old, &patch["metadata"])?;
                 merge_conditions(&mut new, patch);
             }
         }
@@ -160,9 +160,14 @@ impl Store {
     }
 
     /// Whether the object is the one that a write is about.
-    fn check(object: &Value, wanted: &Value) -> Result<(), Refusal> {
+    fn check(&self, object: &Value, wanted: &Value) -> Result<(), Refusal> {
+        let fields = if self.mutant == Some(Mutant::IgnoreVersions) {
+            &["uid"][..]
+        } else {
+            &["uid", "resourceVersion"]
+        };
         let differs = |field: &str| wanted[field].is_string() && wanted[field] != object["metadata"][field];
-        let differs = ["uid", "resourceVersion"].into_iter().find(|field| differs(field));
+        let differs = fields.iter().find(|field| differs(field));
         match differs {
             Some(field) => Err(Refusal::new(409, "Conflict", format!("the {field} is another"))),
             None => Ok(()),
@@ -171,7 +176,7 @@ impl Store {
 
     pub fn delete(&mut self, key: &Key, preconditions: &Value) -> Answer {
         let mut object = self.read(key)?;
-        Self::check(&object, preconditions)?;
+        self.check(&object, preconditions)?;
         let kept =
             object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
         if kept && object["metadata"]["deletionTimestamp"].is_string() {
