@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
 use fairlead_tests::{
-    fairlead,
+    Cluster, fairlead,
     node::{NRI_PLUGINS, Node, Nri},
     wait,
 };
@@ -155,11 +155,34 @@ pub async fn on_strict_nodes<T>(env: &Arc<Env>, body: impl Future<Output = Resul
         body.await
     }
     .await;
+    let restored = back_to_gates(env).await;
+    let outcome = outcome?;
+    restored?;
+    Ok(outcome)
+}
+
+async fn back_to_gates(env: &Env) -> Result<()> {
     for node in env.cluster.nodes() {
         restart(node, env.cluster.nri()).await?;
     }
     agents::wait_ready(&env.cluster).await?;
-    outcome
+    // Only nodes on which containers are created tell that they changed, and a pod that is created before that waits
+    // for a strict node for good.
+    for node in env.cluster.nodes() {
+        create_a_container(env, node, "again").await?;
+    }
+    wait_for_auto(&env.cluster, "Gate").await
+}
+
+/// What holds pods whose networks leave it open.
+pub async fn wait_for_auto(cluster: &Cluster, hold: &str) -> Result<()> {
+    wait::until(SOON, &format!("the Admission to say {hold}"), || async {
+        let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
+        let said = cluster.kubectl(&["get", &admission, "-o", "jsonpath={.spec.hold}"]).await?;
+        ensure!(said == hold, "it says {said:?}");
+        Ok(())
+    })
+    .await
 }
 
 async fn restart(node: &Node, nri: Nri) -> Result<()> {

@@ -58,23 +58,12 @@ async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     env.wait_ready("app=gated", SOON).await
 }
 
-/// What holds pods whose networks leave it open.
-async fn wait_for_auto(cluster: &Cluster, hold: &str) -> Result<()> {
-    wait::until(SOON, &format!("the Admission to say {hold}"), || async {
-        let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
-        let said = cluster.kubectl(&["get", &admission, "-o", "jsonpath={.spec.hold}"]).await?;
-        ensure!(said == hold, "it says {said:?}");
-        Ok(())
-    })
-    .await
-}
-
 /// A Network that says nothing about it: behind gates, then held by the runtime, then behind gates again.
 async fn auto(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "open", &["10.43.0.0/24"]);
     net.create(&env).await?;
     guard::on_strict_nodes(&env, async {
-        wait_for_auto(&env.cluster, "Nri").await?;
+        guard::wait_for_auto(&env.cluster, "Nri").await?;
         let api: Api<Pod> = Api::namespaced(env.cluster.client(), &env.namespace);
         // The API server takes a moment to see the parameter of its policies.
         let held = wait::until(SOON, "a pod without a gate", || async {
@@ -95,12 +84,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
         ensure!(seen.contains(" net1 "), "the first container saw\n{seen}");
         Ok(())
     })
-    .await?;
-    // Only nodes on which pods are created tell that they changed.
-    for node in env.cluster.nodes() {
-        guard::create_a_container(&env, node, "again").await?;
-    }
-    wait_for_auto(&env.cluster, "Gate").await
+    .await
 }
 
 /// A node joins before the image of the agent is on it.
