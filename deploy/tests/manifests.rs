@@ -129,8 +129,8 @@ fn a_private_registry_stands_in_every_place_and_no_other_image() {
             .unwrap();
         let rendered = kustomize(&kubectl, copy.path());
         let found = images(&rendered);
-        // Agent, guard, controller, two mutating policies and the one that checks the gate.
-        assert_eq!(found.len(), 6, "{found:?}");
+        // Agent, guard, controller, two mutating policies and the two that check the gate.
+        assert_eq!(found.len(), 7, "{found:?}");
         assert!(found.iter().all(|(_, image)| *image == expected), "{expected}: {found:?}");
         let embedded = manifests::render(&Choices { image: expected, ..Choices::default() }).unwrap();
         assert_same(&embedded, &rendered);
@@ -260,20 +260,25 @@ fn host_paths(pod: &Value) -> Vec<String> {
     volumes.filter_map(|volume| Some(volume["hostPath"]["path"].as_str()?.to_owned())).collect()
 }
 
+/// As a condition of the policy, or as what its checks ask first.
 #[test]
 fn all_policies_on_held_pods_have_the_same_exemptions() {
     let objects = embedded();
-    let exemptions: Vec<_> = objects
-        .iter()
-        .filter(|object| kind(object).ends_with("AdmissionPolicy"))
-        .filter(|object| {
+    let policies =
+        objects.iter().filter(|object| kind(object).ends_with("AdmissionPolicy")).filter(|object| {
             object["metadata"]["name"]
                 .as_str()
                 .is_some_and(|name| name.contains("-held") || name.contains("-hold"))
+        });
+    let exemptions: Vec<_> = policies
+        .filter_map(|object| {
+            let named = |list: &'static str, name: &'static str| {
+                object["spec"][list].as_array().into_iter().flatten().find(move |item| item["name"] == name)
+            };
+            Some(&named("matchConditions", "not-exempt").or_else(|| named("variables", "subject"))?["expression"])
         })
-        .map(|object| &object["spec"]["matchConditions"][0])
         .collect();
-    assert_eq!(exemptions.len(), 5);
+    assert_eq!(exemptions.len(), 6);
     assert!(exemptions.iter().all(|exemption| *exemption == exemptions[0]), "{exemptions:#?}");
     let text = exemptions[0].to_string();
     assert!(text.contains(names::INSTALL_NAMESPACE) && text.contains("kube-system"), "{text}");

@@ -180,11 +180,11 @@ pub async fn the_policy_knows_every_field_of_a_pods_status(place: &Place) -> Res
     let policy = send(
         &place.client,
         Verb::Get,
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairlead-pod-status",
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairlead-pods",
         &Value::Null,
     )
     .await?;
-    let expressions = policy["spec"]["validations"].to_string();
+    let expressions = policy["spec"]["matchConditions"].to_string();
     let unknown: Vec<_> = fields
         .context("no schema of PodStatus")?
         .keys()
