@@ -35,6 +35,10 @@ const INDEX: u8 = 5;
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// How long a look at a marker may take. The runtime lets a container through if its plugin needs 2 s.
 const LOOK: Duration = Duration::from_secs(1);
+/// Why a container is refused while its pod is being attached. The kubelet tries a pod whose error has the first four of
+/// these words again after one to one and a half seconds, and others after ten to fifteen (`completeWork` of its pod
+/// workers, `NetworkNotReadyErrorMsg`).
+const SOON: &str = "network is not ready yet, attaching it takes longer than the runtime can wait";
 
 /// Connects to the runtime's socket for plugins, now and whenever it is there again, until cancelled.
 ///
@@ -122,17 +126,17 @@ impl Plugin for AgentPlugin {
         let Some(path) = pod.network_namespace.clone().filter(|_| is_held(pod)) else {
             return Ok(());
         };
-        let attached = match self.wait(pod) {
-            Waited::Ready => true,
-            Waited::Over => self.look(path, pod.uid.clone())?,
+        let (attached, soon) = match self.wait(pod) {
+            Waited::Ready => (true, false),
+            Waited::Over => (self.look(path, pod.uid.clone())?, false),
             // A look takes time, too, and the runtime has none left.
-            Waited::InVain => false,
+            Waited::InVain => (false, true),
         };
         if attached {
             return Ok(());
         }
-        let why = self.agent.why_it_waits(&pod.uid);
-        info!(pod = %format_args!("{}/{}", pod.namespace, pod.name), container = %container.name, %why, "container refused");
+        let why = if soon { SOON.to_owned() } else { self.agent.why_it_waits(&pod.uid) };
+        info!(pod = %format_args!("{}/{}", pod.namespace, pod.name), container = %container.name, why, "container refused");
         Err(format!("fairlead: the pod's networks are not attached: {why}"))
     }
 

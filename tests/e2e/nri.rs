@@ -176,6 +176,9 @@ async fn slow(env: Arc<Env>) -> Result<()> {
             let (took, seen) = (slow.took(number).await?, slow.first_look(number).await?);
             ensure!(took >= Duration::from_secs(5), "{} took {took:?}: is the knob set?", slow.name(number));
             ensure!(seen.contains("net1"), "{} started without net1:\n{seen}", slow.name(number));
+            // These words make the kubelet try again soon.
+            let described = slow.kubectl(&["describe", "pod", &slow.name(number)]).await?;
+            ensure!(described.contains("network is not ready yet"), "{described}");
         }
         Ok(())
     })

@@ -19,7 +19,7 @@ pub enum Waited {
     Ready,
     /// Its round ended without that, or nobody has announced it.
     Over,
-    /// Its round goes on.
+    /// Its round goes on, and soon asked again it may be attached.
     InVain,
 }
 
@@ -28,6 +28,8 @@ struct State {
     connected: bool,
     /// Ids of sandboxes without a container, whose first round is not over.
     pending: HashSet<String>,
+    /// Ids of those that were waited for in vain, whose first round still goes on.
+    late: HashSet<String>,
     /// Ids of sandboxes with a ready marker, of pods that are held by the runtime.
     ready: HashSet<String>,
 }
@@ -38,7 +40,8 @@ impl Waits {
         self.lock().pending.insert(sandbox.to_owned());
     }
 
-    /// Waits until the sandbox's round is over, but only so long. From then on nobody waits for it again.
+    /// Waits until the sandbox's round is over, but only so long. From then on nobody waits for it again: who asks is told
+    /// at once how it stands.
     pub fn wait(&self, sandbox: &str, longest: Duration) -> Waited {
         let is_pending = |state: &mut State| state.pending.contains(sandbox);
         let waited = self.changed.wait_timeout_while(self.lock(), longest, is_pending);
@@ -46,6 +49,9 @@ impl Waits {
         if state.ready.contains(sandbox) {
             Waited::Ready
         } else if state.pending.remove(sandbox) {
+            state.late.insert(sandbox.to_owned());
+            Waited::InVain
+        } else if state.late.contains(sandbox) {
             Waited::InVain
         } else {
             Waited::Over
@@ -88,6 +94,7 @@ impl Waits {
         let mut state = self.lock();
         state.ready.clear();
         state.pending.clear();
+        state.late.clear();
         self.changed.notify_all();
         std::mem::take(&mut state.connected)
     }
@@ -98,6 +105,7 @@ impl Waits {
     }
 
     fn end(&self, mut state: MutexGuard<'_, State>, sandbox: &str) {
+        state.late.remove(sandbox);
         if state.pending.remove(sandbox) {
             self.changed.notify_all();
         }
@@ -138,8 +146,23 @@ mod tests {
         waits.begin("one");
         assert!(waits.is_pending("one"));
         assert_eq!(waits.wait("one", Duration::ZERO), Waited::InVain);
-        assert_eq!(waits.wait("one", LONG), Waited::Over);
         assert!(!waits.is_pending("one"));
+        assert_eq!(waits.wait("one", LONG), Waited::InVain, "its round goes on");
+        waits.over("one");
+        assert_eq!(waits.wait("one", LONG), Waited::Over);
+    }
+
+    #[test]
+    fn what_was_late_is_ready_in_the_end_or_gone() {
+        let waits = Waits::default();
+        waits.connected();
+        for sandbox in ["one", "two"] {
+            waits.begin(sandbox);
+            assert_eq!(waits.wait(sandbox, Duration::ZERO), Waited::InVain);
+        }
+        waits.ready("one");
+        waits.forget("two");
+        assert_eq!((waits.wait("one", LONG), waits.wait("two", LONG)), (Waited::Ready, Waited::Over));
     }
 
     #[test]
