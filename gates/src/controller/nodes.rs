@@ -1,6 +1,7 @@
 //! Driver: extended resources, taints and the label of how they hold pods, of Nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fairlead_crds::admission::HeldBy;
@@ -60,6 +61,15 @@ struct Todo {
     label: Option<Patch>,
 }
 
+/// Resources of a node that are to be decided about.
+struct Resources {
+    node: Arc<Node>,
+    /// By Network; a Network that is missing here offers nothing any more.
+    targets: BTreeMap<String, Offer>,
+    /// The Networks whose resources these are.
+    networks: BTreeSet<String>,
+}
+
 /// What bound pods request on a node, by Network.
 type Counts = BTreeMap<String, u64>;
 
@@ -84,7 +94,7 @@ impl Nodes {
         let admission = view.admission.get(names::ADMISSION);
         let auto = admission.map(|admission| admission.spec.hold).unwrap_or_default();
         let mut again = self.hear(auto).await;
-        let (mut todos, mut to_count) = (Vec::new(), Vec::new());
+        let (mut todos, mut uncounted) = (Vec::new(), Vec::new());
         for node in &nodes {
             let offer = view.offers.get(&node.name);
             let wants = self.wants_startup(node, offer.as_deref(), auto);
@@ -93,14 +103,19 @@ impl Nodes {
             let facts = wanted.facts(node, &offer, &self.flags.prefix);
             let mut todo = self.decide_taints(node, &facts, wants, &mut again);
             todo.label = node_patch::hold_label(node, offer.hold);
-            if self.decide_resources(node, &targets, None, &mut todo, &mut again) {
-                to_count.push((node.clone(), targets));
+            let networks = targets.keys().chain(node.resources.keys()).cloned().collect();
+            let all = Resources { node: Arc::clone(node), targets, networks };
+            let networks = self.decide_resources(&all, None, &mut todo, &mut again);
+            if networks.is_empty() {
+                todos.push(todo);
+            } else {
+                uncounted.push((todo, Resources { networks, ..all }));
             }
-            todos.push(todo);
         }
-        for (node, targets, counts) in self.count(to_count).await {
-            let mut todo = Todo { node: node.name.clone(), ..Todo::default() };
-            self.decide_resources(&node, &targets, Some(&counts), &mut todo, &mut again);
+        for (mut todo, resources, counts) in self.count(uncounted).await {
+            if let Some(counts) = counts {
+                self.decide_resources(&resources, Some(&counts), &mut todo, &mut again);
+            }
             todos.push(todo);
         }
         self.carry_out(todos, view).await;
@@ -152,18 +167,17 @@ impl Nodes {
         Todo { node: node.name.clone(), taints: change.taints, keys: change.keys, ..Todo::default() }
     }
 
-    /// Adds what is to be done about the resources of a node; says whether its pods have to be counted first.
+    /// Adds what is to be done about resources of a node; returns those for which its pods have to be counted first.
     fn decide_resources(
         &mut self,
-        node: &Node,
-        targets: &BTreeMap<String, Offer>,
+        resources: &Resources,
         counts: Option<&Counts>,
         todo: &mut Todo,
         again: &mut Option<Duration>,
-    ) -> bool {
-        let all: BTreeSet<&String> = targets.keys().chain(node.resources.keys()).collect();
-        let mut count = false;
-        for network in all {
+    ) -> BTreeSet<String> {
+        let Resources { node, targets, networks } = resources;
+        let mut uncounted = BTreeSet::new();
+        for network in networks {
             let published = node.resources.get(network);
             // Capacity and allocatable that differ are set anew, as if the kubelet had just zeroed them.
             let current = published.map(|published| published.value().unwrap_or(0));
@@ -173,29 +187,26 @@ impl Nodes {
             let target = targets.get(network).map_or(0, |offer| offer.target(current));
             match tracker.step(target, current, counted, Instant::now()) {
                 Step::Nothing => {}
-                Step::Count => count = true,
+                Step::Count => {
+                    uncounted.insert(network.clone());
+                }
                 Step::Wait(time) => sooner(again, time),
                 Step::Set(value) => todo.resources.push((network.clone(), Some(value))),
                 Step::Remove => todo.resources.push((network.clone(), None)),
             }
         }
-        count
+        uncounted
     }
 
-    async fn count<T>(
-        &self,
-        nodes: Vec<(std::sync::Arc<Node>, T)>,
-    ) -> Vec<(std::sync::Arc<Node>, T, Counts)> {
-        let count = nodes.into_iter().map(|(node, targets)| async move {
-            match self.requests(&node.name).await {
-                Ok(counts) => Some((node, targets, counts)),
-                Err(error) => {
-                    warn!(node = node.name, %error, "pods of a node were not counted");
-                    None
-                }
-            }
+    /// Adds what the pods of each node request; `None` where that could not be read.
+    async fn count(&self, uncounted: Vec<(Todo, Resources)>) -> Vec<(Todo, Resources, Option<Counts>)> {
+        let count = uncounted.into_iter().map(|(todo, resources)| async move {
+            let counts = self.requests(&todo.node).await;
+            let counts = counts
+                .inspect_err(|error| warn!(node = todo.node, %error, "pods of a node were not counted"));
+            (todo, resources, counts.ok())
         });
-        stream::iter(count).buffer_unordered(PARALLEL).filter_map(|counted| async { counted }).collect().await
+        stream::iter(count).buffer_unordered(PARALLEL).collect().await
     }
 
     /// What bound pods of a node request. A quorum read: a copy could miss a pod that was just bound.
