@@ -56,10 +56,10 @@ pub async fn forget(agent: Arc<Agent>, cancel: CancellationToken) {
         let waiting: BTreeSet<_> =
             agent.view.lock().ipam.quarantined(agent.clock.now()).into_iter().collect();
         forgotten.retain(|entry| waiting.contains(entry));
-        for entry in &waiting {
-            if !forgotten.contains(entry) && agent.forget_address(&entry.0, entry.1).await {
-                forgotten.insert(entry.clone());
-            }
+        let new: Vec<_> = waiting.difference(&forgotten).cloned().collect();
+        let addresses: Vec<_> = new.iter().map(|(network, address, _)| (network.clone(), *address)).collect();
+        if agent.forget_addresses(&addresses).await {
+            forgotten.extend(new);
         }
     }
 }

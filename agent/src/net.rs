@@ -181,12 +181,12 @@ pub trait Net: Send + Sync + 'static {
     /// If nothing can be sent or heard there.
     fn probe(&self, link: &IfName, asked: &[Asked], time: Duration) -> Result<Vec<Stranger>, NetError>;
 
-    /// Forgets what the node's kernel remembers of an address that is free again: who has it on a link, a bridge, and
-    /// its connections. Where connections are not tracked there are none.
+    /// Forgets what the node's kernel remembers of addresses that are free again: who has each on a link, its bridge, and
+    /// their connections. Where connections are not tracked there are none. The more at once, the cheaper each is.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    fn forget(&self, link: &IfName, address: Ip) -> Result<(), NetError>;
+    /// If the kernel refuses; some may be forgotten then.
+    fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError>;
 
     /// Deletes a bridge that we made and releases its uplink; success if it is missing or not ours.
     ///

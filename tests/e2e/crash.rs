@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use fairlead_crds::names;
 use fairlead_tests::wait;
 use futures::future::try_join_all;
+use kube::ResourceExt;
 
 use crate::{
     agents::{self, Victims},
@@ -128,6 +129,13 @@ async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
     }
     for watch in watches {
         watch.check(&env).await?;
+    }
+    // What the one that died had asked for and was not answered cannot be carried out late: its records are taken over.
+    for record in fixtures::records(&env).await? {
+        let (name, node) = (record.name_any(), &record.spec.node_name);
+        let (is, wanted) =
+            (record.annotations().contains_key(names::TAKEN_OVER_ANNOTATION), *node == first.name());
+        ensure!(is == wanted, "{name} of {node}: taken over is {is}, should be {wanted}");
     }
     Ok(())
 }

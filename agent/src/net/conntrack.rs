@@ -1,6 +1,7 @@
 //! Connections that the node's kernel tracks: those of an address are forgotten, so that the next pod that has it is
 //! not taken for the one before. Speaks ctnetlink (`linux/netfilter/nfnetlink_conntrack.h`); no module is loaded for it.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -38,15 +39,46 @@ const ADDRESSES: [u16; 4] = [1, 2, 3, 4];
 /// Bytes of an answer at most, as for other dumps.
 const BUFFER: usize = 64 << 10;
 
-/// Forgets the connections of the calling thread's namespace in which an address takes part, in either direction.
-/// Returns how many there were.
-pub(super) fn forget(address: IpAddr, deadline: Duration) -> Result<usize, NetError> {
-    let action = || format!("forget the connections of {address}");
-    let failed = |refusal: Refusal| refusal.during(action());
-    let mut wire = Wire::open(address, deadline).map_err(|source| failed(source.into()))?;
+/// How many connections are read in the time that the kernel needs for the filtered lists of one address: with each list
+/// it walks its whole table, which has places for many more, 262,144 as a rule.
+const READ: usize = 8192;
+/// How many are read at most, so that it ends in time.
+const MOST: usize = 32 * READ;
+
+/// Forgets the connections of the calling thread's namespace in which one of the addresses takes part, in either
+/// direction. `tracked` is how many it tracks in all. Returns how many were forgotten.
+pub(super) fn forget(addresses: &[IpAddr], tracked: usize, deadline: Duration) -> Result<usize, NetError> {
+    if tracked == 0 {
+        return Ok(0);
+    }
+    let (ipv4, ipv6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|address| address.is_ipv4());
     let mut forgotten = 0;
-    for filter in filters(address) {
-        for connection in wire.list(&filter).map_err(failed)? {
+    if tracked <= MOST.min(READ * ipv4.len()) {
+        forgotten += forget_listed(&ipv4, &[Vec::new()], deadline)?;
+    } else {
+        for address in ipv4 {
+            forgotten += forget_listed(&[address], &filters(address), deadline)?;
+        }
+    }
+    forgotten += forget_listed(&ipv6, &[Vec::new()], deadline)?;
+    Ok(forgotten)
+}
+
+/// The same for addresses of one family, among the connections that one of the filters leaves.
+fn forget_listed(
+    addresses: &[IpAddr],
+    filters: &[Vec<DefaultNla>],
+    deadline: Duration,
+) -> Result<usize, NetError> {
+    let Some(first) = addresses.first() else { return Ok(0) };
+    let others = addresses.len() - 1;
+    let failed =
+        |refusal: Refusal| refusal.during(format!("forget the connections of {first} and {others} more"));
+    let wanted: HashSet<_> = addresses.iter().copied().map(octets).collect();
+    let mut wire = Wire::open(family(*first), deadline).map_err(|source| failed(source.into()))?;
+    let mut forgotten = 0;
+    for filter in filters {
+        for connection in wire.list(filter, &wanted).map_err(failed)? {
             match wire.delete(&connection) {
                 Ok(()) => forgotten += 1,
                 // It ended by itself, or both of its ends have the address.
@@ -60,9 +92,10 @@ pub(super) fn forget(address: IpAddr, deadline: Duration) -> Result<usize, NetEr
 
 /// What the kernel is asked to leave out of a list: IPv4 connections without the address on one side of one tuple.
 /// For IPv6 its filter means the opposite (`ctnetlink_filter_match_tuple`, seen on Linux 6.18), so it is not used.
+/// Empty for an address that is not of IPv4.
 fn filters(address: IpAddr) -> Vec<Vec<DefaultNla>> {
     let IpAddr::V4(address) = address else {
-        return vec![Vec::new()];
+        return Vec::new();
     };
     let of = |(tuple, side): (u16, u16)| {
         let ip = DefaultNla::new(side, address.octets().to_vec());
@@ -74,22 +107,26 @@ fn filters(address: IpAddr) -> Vec<Vec<DefaultNla>> {
 
 struct Wire {
     socket: netlink_sys::Socket,
-    address: IpAddr,
+    family: u8,
     sequence: u32,
     end: Instant,
 }
 
 impl Wire {
-    fn open(address: IpAddr, deadline: Duration) -> io::Result<Self> {
+    fn open(family: u8, deadline: Duration) -> io::Result<Self> {
         let socket = open_socket(NETLINK_NETFILTER, deadline)?;
-        Ok(Self { socket, address, sequence: 0, end: Instant::now() + deadline })
+        Ok(Self { socket, family, sequence: 0, end: Instant::now() + deadline })
     }
 
-    /// What names each connection of the address among those that the filter leaves.
-    fn list(&mut self, filter: &[DefaultNla]) -> Result<Vec<Vec<DefaultNla>>, Refusal> {
+    /// What names each connection of the addresses among those that the filter leaves.
+    fn list(
+        &mut self,
+        filter: &[DefaultNla],
+        wanted: &HashSet<Vec<u8>>,
+    ) -> Result<Vec<Vec<DefaultNla>>, Refusal> {
         self.send(GET, NLM_F_DUMP, filter)?;
-        let (mut found, address) = (Vec::new(), self.address);
-        let mut take = |payload: &[u8]| found.extend(names(payload).filter(|_| takes_part(payload, address)));
+        let mut found = Vec::new();
+        let mut take = |payload: &[u8]| found.extend(names(payload).filter(|_| take_part(payload, wanted)));
         while !self.receive(&mut take)? {}
         Ok(found)
     }
@@ -108,7 +145,7 @@ impl Wire {
         bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
         bytes.extend(self.sequence.to_ne_bytes());
         bytes.extend(0_u32.to_ne_bytes());
-        bytes.extend([family(self.address), 0, 0, 0]);
+        bytes.extend([self.family, 0, 0, 0]);
         bytes.resize(length, 0);
         attributes.emit(&mut bytes[HEADER + GENERIC..]);
         self.socket.send(&bytes, 0)?;
@@ -146,19 +183,22 @@ fn names(payload: &[u8]) -> Option<Vec<DefaultNla>> {
     Some(all.filter(naming).collect())
 }
 
-/// Whether one of a connection's tuples has the address on one of its sides.
-fn takes_part(payload: &[u8], address: IpAddr) -> bool {
-    let octets = match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
+/// Whether one of a connection's tuples has one of the addresses on one of its sides.
+fn take_part(payload: &[u8], wanted: &HashSet<Vec<u8>>) -> bool {
     let inside = |bytes: &[u8], kinds: &[u16]| -> Vec<Vec<u8>> {
         let attributes = NlasIterator::new(bytes).flatten().filter(|nla| kinds.contains(&nla.kind()));
         attributes.map(|nla| nla.value().to_vec()).collect()
     };
     let tuples = inside(payload.get(GENERIC..).unwrap_or_default(), &[ORIGINAL, REPLY]);
     let sides = tuples.iter().flat_map(|tuple| inside(tuple, &[IP]));
-    sides.flat_map(|side| inside(&side, &ADDRESSES)).any(|found| found == octets)
+    sides.flat_map(|side| inside(&side, &ADDRESSES)).any(|found| wanted.contains(&found))
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
 }
 
 fn of_nested(kind: u16, attributes: &[DefaultNla]) -> DefaultNla {

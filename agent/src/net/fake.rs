@@ -174,8 +174,8 @@ impl Net for Fake {
             .collect())
     }
 
-    fn forget(&self, _: &IfName, address: Ip) -> Result<(), NetError> {
-        self.world().forgotten.push(address);
+    fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError> {
+        self.world().forgotten.extend(addresses.iter().map(|(_, address)| *address));
         Ok(())
     }
 

@@ -175,13 +175,13 @@ impl Net for Kernel {
         netns::run(self.own.as_fd(), || probe::run(link, asked, time))?
     }
 
-    fn forget(&self, link: &IfName, address: Ip) -> Result<(), NetError> {
-        self.with_host(|socket| neighbour::forget(socket, link.as_str(), address.0))??;
+    fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError> {
+        for (link, address) in addresses {
+            self.with_host(|socket| neighbour::forget(socket, link.as_str(), address.0))??;
+        }
+        let addresses: Vec<_> = addresses.iter().map(|(_, address)| address.0).collect();
         netns::run(self.own.as_fd(), || {
-            if self.sysctls.tracks_connections() {
-                conntrack::forget(address.0, self.deadline)?;
-            }
-            Ok(())
+            conntrack::forget(&addresses, self.sysctls.connections(), self.deadline).map(drop)
         })?
     }
 

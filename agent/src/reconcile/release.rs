@@ -95,18 +95,20 @@ impl Agent {
         }
     }
 
-    /// Lets the kernel forget an address of a Network. True if there is nothing left to do.
-    pub async fn forget_address(&self, network: &str, address: IpAddr) -> bool {
-        let bridge = {
+    /// Lets the kernel forget addresses, each of a Network. True if there is nothing left to do.
+    pub async fn forget_addresses(&self, addresses: &[(String, IpAddr)]) -> bool {
+        let addresses: Vec<_> = {
             let view = self.view.lock();
-            let network = view.networks.get(network);
-            network.and_then(|network| Some(network.spec.bridge.as_ref()?.name.clone()))
+            // With its Network the bridge is gone, too.
+            let bridge = |network: &str| Some(view.networks.get(network)?.spec.bridge.as_ref()?.name.clone());
+            addresses.iter().filter_map(|(network, address)| Some((bridge(network)?, Ip(*address)))).collect()
         };
-        // With its Network the bridge is gone, too.
-        let Some(bridge) = bridge else { return true };
-        let done = self.on_kernel(move |net| net.forget(&bridge, Ip(address))).await;
+        if addresses.is_empty() {
+            return true;
+        }
+        let done = self.on_kernel(move |net| net.forget(&addresses)).await;
         if let Err(error) = &done {
-            warn!(%address, %error, "cannot forget what the kernel knows of an address; tried again");
+            warn!(%error, "cannot forget what the kernel knows of released addresses; tried again");
         }
         done.is_ok()
     }
@@ -121,14 +123,15 @@ impl Agent {
                 view.ipam.close_turns(&attachment.addresses, &owner);
             }
         }
-        for attachment in gone {
-            for address in attachment.addresses.iter().map(|held| held.address.addr()) {
-                let is_reserved = self.view.lock().ipam.is_reserved(address);
-                if is_reserved {
-                    self.forget_address(&attachment.network, address).await;
-                }
-            }
-        }
+        let reserved: Vec<_> = {
+            let view = self.view.lock();
+            let of = |one: &Attachment| {
+                let addresses = one.addresses.iter().map(|held| held.address.addr()).collect::<Vec<_>>();
+                addresses.into_iter().map(|address| (one.network.clone(), address)).collect::<Vec<_>>()
+            };
+            gone.iter().flat_map(of).filter(|(_, address)| view.ipam.is_reserved(*address)).collect()
+        };
+        self.forget_addresses(&reserved).await;
         if let Err(error) = self.reserved.end_closed().await {
             warn!(%error, "a reserved address is released later");
         }

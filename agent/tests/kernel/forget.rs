@@ -1,5 +1,6 @@
 //! What the node's kernel forgets of an address that is free again.
 
+use std::net::UdpSocket;
 use std::process::Command;
 
 use fairlead_agent::net::Net;
@@ -23,12 +24,12 @@ fn a_neighbour_is_forgotten_unless_it_was_put_down_for_good() {
             ip(&format!("neigh add {address} lladdr 02:00:00:00:00:01 dev br-blue nud {state}"));
         }
         for address in ["10.20.0.5", "10.20.0.6", "10.20.0.99", "fd00:20::99"] {
-            kernel.forget(&blue(), address.parse().unwrap()).unwrap();
+            kernel.forget(&[(blue(), address.parse().unwrap())]).unwrap();
         }
         let left = ip("neigh show dev br-blue");
         assert!(!left.contains("10.20.0.5"), "{left}");
         assert!(left.contains("10.20.0.6") && left.contains("10.20.0.7"), "others stay: {left}");
-        kernel.forget(&"br-gone".parse().unwrap(), "10.20.0.7".parse().unwrap()).unwrap();
+        kernel.forget(&[("br-gone".parse().unwrap(), "10.20.0.7".parse().unwrap())]).unwrap();
     });
 }
 
@@ -54,7 +55,7 @@ fn connections_are_forgotten_in_either_direction_and_others_stay() {
         let rules = "add table inet t; add chain inet t c { type filter hook output priority 0; }; add rule inet t c ct state new counter";
         let nft = Command::new("nft").arg(rules).output().expect("nft (Debian: nftables)");
         assert!(nft.status.success(), "{}", String::from_utf8_lossy(&nft.stderr));
-        kernel.forget(&blue(), "10.20.0.5".parse().unwrap()).unwrap();
+        kernel.forget(&[(blue(), "10.20.0.5".parse().unwrap())]).unwrap();
         let all = ["10.20.0.5", "10.20.0.6", "fd00:20::5", "fd00:20::6"];
         all.iter().for_each(|address| connect(address));
         let full = |address: &str| match address.parse::<std::net::IpAddr>().unwrap() {
@@ -65,12 +66,32 @@ fn connections_are_forgotten_in_either_direction_and_others_stay() {
             }
         };
         assert!(all.iter().all(|address| tracked().contains(&full(address))), "{}", tracked());
+        let free = ["10.20.0.5", "10.20.0.7", "fd00:20::5", "fd00:20::7"];
+        kernel.forget(&free.map(|address| (blue(), address.parse().unwrap()))).unwrap();
         for address in ["10.20.0.5", "fd00:20::5"] {
-            kernel.forget(&blue(), address.parse().unwrap()).unwrap();
             assert!(!tracked().contains(&full(address)), "{address}: {}", tracked());
         }
-        for address in ["10.20.0.6", "fd00:20::6"] {
-            assert!(tracked().contains(&full(address)), "{address}: {}", tracked());
+        let stay = |all: &[&str]| {
+            all.iter()
+                .for_each(|address| assert!(tracked().contains(&full(address)), "{address}: {}", tracked()));
+        };
+        stay(&["10.20.0.6", "fd00:20::6"]);
+        // So many that the kernel is asked for those of an address only.
+        let socket = UdpSocket::bind("10.20.0.6:0").unwrap();
+        for port in 1..=9000 {
+            // Refused where the answer to one before has arrived.
+            socket.send_to(b"x", ("10.20.0.6", port)).ok();
         }
+        connect("10.20.0.5");
+        stay(&["10.20.0.5"]);
+        kernel.forget(&[(blue(), "10.20.0.5".parse().unwrap())]).unwrap();
+        let left = tracked();
+        assert!(
+            left.lines().count() > 8192,
+            "{} connections are too few for this test",
+            left.lines().count()
+        );
+        assert!(!left.contains(&full("10.20.0.5")), "it was not forgotten");
+        stay(&["10.20.0.6", "fd00:20::6"]);
     });
 }

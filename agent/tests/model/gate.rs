@@ -71,7 +71,7 @@ impl Net for Gated {
         self.pass().0.probe(link, asked, time)
     }
 
-    fn forget(&self, link: &IfName, address: Ip) -> Result<(), NetError> {
-        self.pass().0.forget(link, address)
+    fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError> {
+        self.pass().0.forget(addresses)
     }
 }

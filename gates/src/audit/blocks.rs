@@ -1,5 +1,7 @@
 //! Each block held against its Network, and what rests or is kept on it against time and pods. Pure.
 
+use std::collections::HashSet;
+
 use fairlead_crds::network::RangeState;
 use fairlead_crds::{Finding, FindingCode, IPBlock, Network, names};
 
@@ -11,9 +13,25 @@ const LONGER: i64 = 600;
 /// How long an address may be kept for a pod that is gone once the agent of its node is back, in seconds.
 const KEPT: i64 = 120;
 
+/// UIDs of pods that are there.
+struct There<'a> {
+    pods: HashSet<&'a str>,
+    /// Those with a record.
+    recorded: HashSet<&'a str>,
+}
+
+impl<'a> There<'a> {
+    fn new(world: &'a World) -> Self {
+        Self {
+            pods: world.pods.iter().map(|pod| pod.uid.as_str()).collect(),
+            recorded: world.records.iter().map(|record| record.spec.pod_uid.as_str()).collect(),
+        }
+    }
+}
+
 /// What is wrong with blocks one by one.
 pub fn check(world: &World) -> Vec<Finding> {
-    let networks = world.networks_by_uid();
+    let (networks, there) = (world.networks_by_uid(), There::new(world));
     let mut findings = Vec::new();
     for block in &world.blocks {
         findings.extend(finalizer(block));
@@ -23,8 +41,8 @@ pub fn check(world: &World) -> Vec<Finding> {
             None => without_network(world, block),
         });
         findings.extend(too_long(world, block, network));
-        findings.extend(kept(world, block));
-        findings.extend(turn(world, block));
+        findings.extend(kept(world, &there, block));
+        findings.extend(turn(world, &there, block));
     }
     findings
 }
@@ -80,14 +98,14 @@ fn too_long(world: &World, block: &IPBlock, network: Option<&Network>) -> Vec<Fi
 }
 
 /// The agent ends what is kept for pods that are gone once it is back.
-fn kept(world: &World, block: &IPBlock) -> Vec<Finding> {
+fn kept(world: &World, there: &There<'_>, block: &IPBlock) -> Vec<Finding> {
     let (node, held) = (&block.spec.node_name, block.status.iter().flat_map(|status| &status.held));
     if held.clone().next().is_none() || !is_back(world, node) {
         return Vec::new();
     }
     let old =
         held.filter(|entry| entry.since.as_ref().is_none_or(|since| world.seconds_since(since.0) >= KEPT));
-    let gone = old.filter(|entry| world.pods.iter().all(|pod| pod.uid != entry.pod_uid));
+    let gone = old.filter(|entry| !there.pods.contains(entry.pod_uid.as_str()));
     let finding = |address: String, pod: &str| {
         let message = format!("{address} is kept for pod {pod}, which is gone; the agent of {node} is back");
         Finding::new(FindingCode::HeldTooLong, block_name(block), address, message)
@@ -96,10 +114,10 @@ fn kept(world: &World, block: &IPBlock) -> Vec<Finding> {
 }
 
 /// So it does with the turn of a pod that had a reserved address; while there is a record it is found as such.
-fn turn(world: &World, block: &IPBlock) -> Option<Finding> {
+fn turn(world: &World, there: &There<'_>, block: &IPBlock) -> Option<Finding> {
     let (node, holder) = (&block.spec.node_name, block.open_turn()?);
-    let there = world.pods.iter().any(|pod| pod.uid == holder.pod_uid)
-        || world.records.iter().any(|record| record.spec.pod_uid == holder.pod_uid);
+    let uid = holder.pod_uid.as_str();
+    let there = there.pods.contains(uid) || there.recorded.contains(uid);
     let message = format!(
         "it is the turn of the pod with UID {}, which is gone; the agent of {node} is back",
         holder.pod_uid

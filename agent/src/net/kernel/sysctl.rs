@@ -34,10 +34,10 @@ impl Sysctls {
         self.root.join("ipv6").is_dir()
     }
 
-    /// Whether the kernel tracks connections, and there are any.
-    pub fn tracks_connections(&self) -> bool {
+    /// How many connections the kernel tracks; none where it tracks them not at all.
+    pub fn connections(&self) -> usize {
         let count = fs::read_to_string(self.root.join("netfilter/nf_conntrack_count"));
-        count.is_ok_and(|count| count.trim() != "0")
+        count.ok().and_then(|count| count.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Sets what the pod's end of a link needs before it is up.
