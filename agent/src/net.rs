@@ -185,7 +185,7 @@ pub trait Net: Send + Sync + 'static {
     /// their connections. Where connections are not tracked there are none. The more at once, the cheaper each is.
     ///
     /// # Errors
-    /// If the kernel refuses; some may be forgotten then.
+    /// The first refusal of the kernel; the others are forgotten all the same.
     fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError>;
 
     /// Deletes a bridge that we made and releases its uplink; success if it is missing or not ours.

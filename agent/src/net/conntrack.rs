@@ -46,22 +46,21 @@ const READ: usize = 8192;
 const MOST: usize = 32 * READ;
 
 /// Forgets the connections of the calling thread's namespace in which one of the addresses takes part, in either
-/// direction. `tracked` is how many it tracks in all. Returns how many were forgotten.
-pub(super) fn forget(addresses: &[IpAddr], tracked: usize, deadline: Duration) -> Result<usize, NetError> {
+/// direction. `tracked` is how many it tracks in all. What fails stops none of the others.
+pub(super) fn forget(addresses: &[IpAddr], tracked: usize, deadline: Duration) -> Result<(), NetError> {
     if tracked == 0 {
-        return Ok(0);
+        return Ok(());
     }
     let (ipv4, ipv6): (Vec<IpAddr>, Vec<IpAddr>) = addresses.iter().partition(|address| address.is_ipv4());
-    let mut forgotten = 0;
+    let mut done = forget_listed(&ipv6, &[Vec::new()], deadline);
     if tracked <= MOST.min(READ * ipv4.len()) {
-        forgotten += forget_listed(&ipv4, &[Vec::new()], deadline)?;
+        done = done.and(forget_listed(&ipv4, &[Vec::new()], deadline));
     } else {
         for address in ipv4 {
-            forgotten += forget_listed(&[address], &filters(address), deadline)?;
+            done = done.and(forget_listed(&[address], &filters(address), deadline));
         }
     }
-    forgotten += forget_listed(&ipv6, &[Vec::new()], deadline)?;
-    Ok(forgotten)
+    done
 }
 
 /// The same for addresses of one family, among the connections that one of the filters leaves.
@@ -69,25 +68,24 @@ fn forget_listed(
     addresses: &[IpAddr],
     filters: &[Vec<DefaultNla>],
     deadline: Duration,
-) -> Result<usize, NetError> {
-    let Some(first) = addresses.first() else { return Ok(0) };
+) -> Result<(), NetError> {
+    let Some(first) = addresses.first() else { return Ok(()) };
     let others = addresses.len() - 1;
     let failed =
         |refusal: Refusal| refusal.during(format!("forget the connections of {first} and {others} more"));
     let wanted: HashSet<_> = addresses.iter().copied().map(octets).collect();
     let mut wire = Wire::open(family(*first), deadline).map_err(|source| failed(source.into()))?;
-    let mut forgotten = 0;
     for filter in filters {
         for connection in wire.list(filter, &wanted).map_err(failed)? {
             match wire.delete(&connection) {
-                Ok(()) => forgotten += 1,
+                Ok(()) => {}
                 // It ended by itself, or both of its ends have the address.
                 Err(refusal) if refusal.is(Errno::ENOENT) => {}
                 Err(refusal) => return Err(failed(refusal)),
             }
         }
     }
-    Ok(forgotten)
+    Ok(())
 }
 
 /// What the kernel is asked to leave out of a list: IPv4 connections without the address on one side of one tuple.

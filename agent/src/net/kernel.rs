@@ -176,13 +176,17 @@ impl Net for Kernel {
     }
 
     fn forget(&self, addresses: &[(IfName, Ip)]) -> Result<(), NetError> {
+        // One that fails must not keep what is known of the others.
+        let mut done = Ok(());
         for (link, address) in addresses {
-            self.with_host(|socket| neighbour::forget(socket, link.as_str(), address.0))??;
+            let one = self.with_host(|socket| neighbour::forget(socket, link.as_str(), address.0));
+            done = done.and(one.flatten());
         }
         let addresses: Vec<_> = addresses.iter().map(|(_, address)| address.0).collect();
-        netns::run(self.own.as_fd(), || {
-            conntrack::forget(&addresses, self.sysctls.connections(), self.deadline).map(drop)
-        })?
+        let tracked = netns::run(self.own.as_fd(), || {
+            conntrack::forget(&addresses, self.sysctls.connections(), self.deadline)
+        });
+        done.and(tracked?)
     }
 
     fn remove_bridge(&self, name: &str) -> Result<(), NetError> {

@@ -125,11 +125,10 @@ impl Agent {
         }
         let reserved: Vec<_> = {
             let view = self.view.lock();
-            let of = |one: &Attachment| {
-                let addresses = one.addresses.iter().map(|held| held.address.addr()).collect::<Vec<_>>();
-                addresses.into_iter().map(|address| (one.network.clone(), address)).collect::<Vec<_>>()
-            };
-            gone.iter().flat_map(of).filter(|(_, address)| view.ipam.is_reserved(*address)).collect()
+            let all = gone.iter().flat_map(|one| {
+                one.addresses.iter().map(move |held| (one.network.clone(), held.address.addr()))
+            });
+            all.filter(|(_, address)| view.ipam.is_reserved(*address)).collect()
         };
         self.forget_addresses(&reserved).await;
         if let Err(error) = self.reserved.end_closed().await {
