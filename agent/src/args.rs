@@ -56,6 +56,8 @@ pub struct Args {
 /// What the agent's program does besides running the agent.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
+    /// Says whether the agent of this pod is the one at work on this node, and ready. Flags of the agent come before it.
+    Ready,
     /// Prints where the kernel of this node and its records disagree; writes nothing. Flags of the agent come before it.
     Audit(Report),
 }

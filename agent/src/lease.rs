@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1 as coordination;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -74,9 +74,31 @@ impl Lease {
     /// [`ApiError`]; the next agent then takes over what may be.
     pub async fn close(&self) -> Result<(), ApiError> {
         let stopped = json!({ names::STOPPED_ANNOTATION: micros(self.clock.wall()) });
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": stopped } }));
+        self.annotate("close the agent's Lease", &stopped).await
+    }
+
+    /// UID of the pod of the agent that renewed the Lease last, which may be this one.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn holder(&self) -> Result<Option<String>, ApiError> {
+        let lease = call("read the agent's Lease", self.api().get_opt(&self.node)).await?;
+        Ok(lease.and_then(|lease| lease.spec?.holder_identity))
+    }
+
+    /// Asks the agent that holds the Lease to hand over to this one. It sees that when it renews.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn ask(&self) -> Result<(), ApiError> {
+        let preferred = json!({ names::PREFERRED_HOLDER_ANNOTATION: self.holder });
+        self.annotate("ask for the Lease of this node's agent", &preferred).await
+    }
+
+    async fn annotate(&self, action: &str, annotations: &Value) -> Result<(), ApiError> {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
         let api = self.api();
-        call("close the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await?;
+        call(action, api.patch(&self.node, &PatchParams::default(), &patch)).await?;
         Ok(())
     }
 
@@ -84,32 +106,52 @@ impl Lease {
         Api::namespaced(self.client.clone(), names::INSTALL_NAMESPACE)
     }
 
-    /// Takes or renews the Lease once.
+    /// Takes the Lease, whoever held it; nobody has asked this agent for it yet.
     ///
     /// # Errors
     /// [`ApiError`].
-    pub async fn renew(&self) -> Result<(), ApiError> {
+    pub async fn take(&self) -> Result<(), ApiError> {
+        let open = json!({ names::STOPPED_ANNOTATION: null, names::PREFERRED_HOLDER_ANNOTATION: null });
+        self.write(&open).await.map(drop)
+    }
+
+    /// Renews the Lease once; the UID of the pod of an agent that asks for it, if one does.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn renew(&self) -> Result<Option<String>, ApiError> {
+        let mut lease = self.write(&json!({ names::STOPPED_ANNOTATION: null })).await?;
+        let preferred = lease.annotations_mut().remove(names::PREFERRED_HOLDER_ANNOTATION);
+        Ok(preferred.filter(|uid| *uid != self.holder))
+    }
+
+    async fn write(&self, annotations: &Value) -> Result<coordination::Lease, ApiError> {
         let asked = self.started.elapsed().as_secs();
         let now = self.clock.wall();
         let spec = json!({ "holderIdentity": self.holder, "leaseDurationSeconds": DURATION, "renewTime": micros(now) });
         let api = self.api();
-        let open = json!({ "annotations": { names::STOPPED_ANNOTATION: null } });
-        let patch = Patch::Merge(json!({ "metadata": open, "spec": spec }));
-        match call("renew the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations }, "spec": spec }));
+        let lease = match call(
+            "renew the agent's Lease",
+            api.patch(&self.node, &PatchParams::default(), &patch),
+        )
+        .await
+        {
             Err(error) if error.is_not_found() => {
                 let lease = json!({ "metadata": { "name": self.node, "namespace": names::INSTALL_NAMESPACE }, "spec": spec });
                 let lease = serde_json::from_value(lease).unwrap_or_default();
-                call("create the agent's Lease", api.create(&PostParams::default(), &lease)).await?;
+                call("create the agent's Lease", api.create(&PostParams::default(), &lease)).await?
             }
-            other => drop(other?),
-        }
+            written => written?,
+        };
         // Counted from before the request: the server's clock for it started no earlier.
         self.fresh_until.store(asked + DURATION - MARGIN, Ordering::Release);
-        Ok(())
+        Ok(lease)
     }
 
     /// Renews until cancelled. After a lapse `reload` runs before the Lease counts as fresh again: blocks may have gone.
-    pub async fn run<F>(&self, cancel: CancellationToken, reload: impl Fn() -> F)
+    /// `asked` hears who asks for the Lease, with every renewal.
+    pub async fn run<F>(&self, cancel: CancellationToken, reload: impl Fn() -> F, asked: impl Fn(&str))
     where
         F: Future<Output = Result<(), ApiError>>,
     {
@@ -122,9 +164,13 @@ impl Lease {
             if self.started.elapsed().as_secs() >= self.fresh_until.load(Ordering::Acquire) {
                 self.lapsed.store(true, Ordering::Release);
             }
-            if let Err(error) = self.renew().await {
-                warn!(%error, "the agent's Lease is not renewed; nothing is attached once it lapses");
-                continue;
+            match self.renew().await {
+                Ok(None) => {}
+                Ok(Some(successor)) => asked(&successor),
+                Err(error) => {
+                    warn!(%error, "the agent's Lease is not renewed; nothing is attached once it lapses");
+                    continue;
+                }
             }
             if self.lapsed.load(Ordering::Acquire) {
                 match reload().await {
@@ -146,12 +192,10 @@ fn micros(time: Timestamp) -> String {
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
+    use super::*;
     use http_body_util::BodyExt;
     use hyper::{Request, Response};
     use kube::client::Body;
-    use serde_json::Value;
-
-    use super::*;
 
     /// An API server that keeps one Lease.
     fn server() -> Client {
@@ -174,12 +218,29 @@ mod tests {
     async fn only_a_closed_lease_says_that_nothing_is_under_way() {
         let lease = Lease::new(server(), "node1", "agent", Clock::system());
         assert!(lease.is_left_open().await.unwrap(), "who was here before did not know how to close it");
-        lease.renew().await.unwrap();
+        lease.take().await.unwrap();
         assert!(lease.is_left_open().await.unwrap(), "as after a crash");
         lease.close().await.unwrap();
         assert!(!lease.is_left_open().await.unwrap());
-        lease.renew().await.unwrap();
+        lease.take().await.unwrap();
         assert!(lease.is_left_open().await.unwrap(), "the next agent is at work");
+    }
+
+    #[tokio::test]
+    async fn an_agent_hears_who_asks_for_its_lease_until_that_one_has_it() {
+        let client = server();
+        let [old, new] = ["old", "new"].map(|uid| Lease::new(client.clone(), "node1", uid, Clock::system()));
+        old.take().await.unwrap();
+        assert_eq!(old.renew().await.unwrap(), None);
+        assert_eq!(new.holder().await.unwrap().as_deref(), Some("old"));
+        new.ask().await.unwrap();
+        assert_eq!(old.renew().await.unwrap().as_deref(), Some("new"));
+        assert_eq!(old.renew().await.unwrap().as_deref(), Some("new"), "it goes on asking");
+        new.take().await.unwrap();
+        assert_eq!(new.renew().await.unwrap(), None);
+        assert_eq!(new.holder().await.unwrap().as_deref(), Some("new"));
+        new.ask().await.unwrap();
+        assert_eq!(new.renew().await.unwrap(), None, "a late request of its own is none");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod bring;
 pub mod capacity;
 pub mod clock;
 pub mod events;
+pub mod handover;
 pub mod hold;
 pub mod host_events;
 pub mod intent;

@@ -5,7 +5,7 @@ use std::thread::available_parallelism;
 
 use clap::Parser;
 use fairlead_agent::args::{Args, Command};
-use fairlead_agent::{audit, run};
+use fairlead_agent::{admin, audit, run};
 
 /// Most threads that work on tasks: on a large node more would only cost memory.
 const WORKERS: usize = 4;
@@ -24,6 +24,9 @@ fn main() -> anyhow::Result<ExitCode> {
 
 async fn start(args: Args) -> anyhow::Result<ExitCode> {
     match &args.command {
+        Some(Command::Ready) => {
+            admin::is_ready(args.listen, &args.agent_uid).await.map(|()| ExitCode::SUCCESS)
+        }
         Some(Command::Audit(report)) => Ok(audit::run(&args, report).await),
         None => run::run(args).await.map(|()| ExitCode::SUCCESS),
     }

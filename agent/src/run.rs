@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -22,7 +23,7 @@ use crate::reconcile::{Agent, Edges};
 use crate::sandbox::cri::{self, Runtime};
 use crate::sandbox::watch::Timing;
 use crate::work::Work;
-use crate::{api, host_events, net, nri, sandbox, startup, telemetry};
+use crate::{api, handover, host_events, net, nri, sandbox, startup, telemetry};
 
 /// Where runtimes bind the network namespaces of pods.
 const NAMESPACES: &str = "/run/netns";
@@ -38,21 +39,34 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub async fn run(args: Args) -> Result<()> {
     telemetry::start(&args.log, args.log_json)?;
     info!(version = fairlead_crds::VERSION, node = %args.node_name, "agent starts");
-    let (cancel, tasks) = (CancellationToken::new(), TaskTracker::new());
-    stop_on_signal(&tasks, cancel.clone())?;
+    let cancel = CancellationToken::new();
+    stop_on_signal(cancel.clone())?;
     let missing = net::selftest::run(&args.sysctl_root, Path::new(NAMESPACES));
     if !missing.is_empty() {
         bail!("{}", missing.join("; "));
     }
-    let _only = startup::only_agent(&cancel).await?;
-    let outcome = start(&args, &cancel, &tasks).await;
+    // Everything that can be checked beside an agent at work, before that one is asked to hand over.
+    let runtime = Runtime::new(&args.cri_socket, cri::DEADLINE)?;
+    startup::check_runtime(&runtime, &cancel).await?;
+    let client = api::client().await?;
+    startup::check_kubernetes(&client).await?;
+    let socket = handover::only_agent(&client, &args.node_name, &args.agent_uid, &cancel).await?;
+    take_turn(&args, runtime, client, &cancel).await?;
+    drop(socket);
+    handover::stand_by(&cancel).await
+}
+
+/// Works until told to stop, or until another agent of the node takes over.
+async fn take_turn(args: &Args, runtime: Runtime, client: Client, cancel: &CancellationToken) -> Result<()> {
+    let (turn, tasks) = (cancel.child_token(), TaskTracker::new());
+    let outcome = start(args, runtime, client, &turn, &tasks).await;
     if let Err(error) = &outcome {
         warn!(%error, "agent ends");
-        cancel.cancel();
+        turn.cancel();
     }
     tasks.close();
     if outcome.is_ok() {
-        cancel.cancelled().await;
+        turn.cancelled().await;
     }
     let done = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();
     match &outcome {
@@ -75,29 +89,30 @@ async fn stop_in_order(agent: &Agent) {
     }
 }
 
-fn stop_on_signal(tasks: &TaskTracker, cancel: CancellationToken) -> Result<()> {
+fn stop_on_signal(cancel: CancellationToken) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tasks.spawn(async move {
+    tokio::spawn(async move {
         tokio::select! {
             _ = term.recv() => cancel.cancel(),
             _ = int.recv() => cancel.cancel(),
-            () = cancel.cancelled() => {}
         }
     });
     Ok(())
 }
 
-async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> Result<Arc<Agent>> {
+async fn start(
+    args: &Args,
+    runtime: Runtime,
+    client: Client,
+    cancel: &CancellationToken,
+    tasks: &TaskTracker,
+) -> Result<Arc<Agent>> {
     let kernel = Arc::new(Kernel::new(Config {
         node: args.node_name.clone(),
         devices: args.devices.clone(),
         sysctl_root: args.sysctl_root.clone(),
         ..Config::default()
     })?);
-    let runtime = Runtime::new(&args.cri_socket, cri::DEADLINE)?;
-    startup::check_runtime(&runtime, cancel).await?;
-    let client = api::client().await?;
-    startup::check_kubernetes(&client).await?;
 
     let (armed, wants) = watch::channel(false);
     let (announcer, heard) = sandbox::announce::channel();
@@ -118,7 +133,7 @@ async fn start(args: &Args, cancel: &CancellationToken, tasks: &TaskTracker) -> 
     });
     agent.slow.clone_from(&args.test_slow_attach);
     let agent = Arc::new(agent);
-    let ready = Arc::new(Status::new(&agent, Arc::clone(&kernel)));
+    let ready = Arc::new(Status::new(&agent, &args.agent_uid, Arc::clone(&kernel)));
     let serving = admin::serve(args.listen, ready.clone(), cancel.clone());
     let listen = args.listen;
     tasks.spawn(async move {
@@ -166,20 +181,25 @@ fn follow_links(
 /// What the admin server tells of the agent.
 struct Status {
     agent: Arc<Agent>,
+    uid: String,
     kernel: Arc<Kernel>,
     registry: Registry,
     rebuilt: std::sync::atomic::AtomicBool,
 }
 
 impl Status {
-    fn new(agent: &Arc<Agent>, kernel: Arc<Kernel>) -> Self {
+    fn new(agent: &Arc<Agent>, uid: &str, kernel: Arc<Kernel>) -> Self {
         let mut registry = Registry::default();
         agent.metrics.register(&mut registry);
-        Self { agent: Arc::clone(agent), kernel, registry, rebuilt: false.into() }
+        Self { agent: Arc::clone(agent), uid: uid.to_owned(), kernel, registry, rebuilt: false.into() }
     }
 }
 
 impl Tell for Status {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
     fn metrics(&self) -> String {
         let counts = self.kernel.counters();
         self.agent.metrics.netlink(counts.observe, counts.change + counts.sysctl);

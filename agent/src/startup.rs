@@ -1,12 +1,9 @@
 //! Rebuilding everything from the API, the runtime and the kernel: there is no state file.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use fairlead_crds::names;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -20,31 +17,6 @@ use crate::sandbox::cri::Runtime;
 
 /// Oldest minor version of Kubernetes 1 that has mutating admission policies.
 const KUBERNETES_MINOR: u32 = 36;
-
-/// Holds the node's abstract socket for life: there is one agent per node, whatever the API server believes.
-///
-/// # Errors
-/// If the socket cannot be made for another reason than that another agent holds it.
-pub async fn only_agent(cancel: &CancellationToken) -> Result<UnixListener> {
-    let address =
-        SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
-    let mut told = false;
-    loop {
-        match UnixListener::bind_addr(&address) {
-            Ok(socket) => return Ok(socket),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                if !std::mem::replace(&mut told, true) {
-                    info!("waiting for the other agent of this node to end");
-                }
-            }
-            Err(error) => return Err(error).context("cannot hold the agent's socket"),
-        }
-        tokio::select! {
-            () = cancel.cancelled() => bail!("stopped while waiting for the other agent of this node"),
-            () = tokio::time::sleep(Duration::from_millis(500)) => {}
-        }
-    }
-}
 
 /// Refuses a cluster that is too old.
 ///
@@ -128,7 +100,7 @@ async fn take_over(agent: &Agent) -> Result<()> {
             "taken over from an agent that did not stop in order"
         );
     }
-    Ok(agent.lease.renew().await?)
+    Ok(agent.lease.take().await?)
 }
 
 fn uid_of(link: &HostLink) -> Option<&str> {

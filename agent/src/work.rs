@@ -13,7 +13,7 @@ use crate::node_network::Publisher;
 use crate::reconcile::Agent;
 use crate::sandbox::watch::Subscription;
 use crate::sources::Sources;
-use crate::{maintain, reserved, startup};
+use crate::{handover, maintain, reserved, startup};
 
 /// What an agent works with besides its edges.
 pub struct Work {
@@ -82,7 +82,10 @@ impl Work {
         let (blocks, stop) = (Arc::clone(&agent.blocks), cancel.clone());
         tasks.spawn(async move { blocks.run(stop).await });
         let (leased, stop) = (Arc::clone(&agent), cancel.clone());
-        tasks.spawn(async move { leased.lease.run(stop, || leased.blocks.load()).await });
+        tasks.spawn(async move {
+            let asked = |successor: &str| handover::hand_over(&leased.view, successor, &stop);
+            leased.lease.run(stop.clone(), || leased.blocks.load(), asked).await;
+        });
         let (queue, stop) = (agent.queue.clone(), cancel.clone());
         tasks.spawn(async move {
             queue.run(parallel, stop, move |uid| Arc::clone(&agent).reconcile(uid)).await;

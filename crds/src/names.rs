@@ -43,6 +43,8 @@ pub const AGENT_PLUGIN: &str = "fairlead-agent";
 pub const FENCED_ANNOTATION: &str = "fairlead.dev/fenced";
 /// Annotation of an agent's Lease: when it stopped, with nothing of it under way.
 pub const STOPPED_ANNOTATION: &str = "fairlead.dev/stopped";
+/// Annotation of an agent's Lease: UID of the pod of an agent on the same node that is to take its place.
+pub const PREFERRED_HOLDER_ANNOTATION: &str = "fairlead.dev/preferred-holder";
 /// Annotation of a record: when an agent took it over from one that did not stop in order.
 pub const TAKEN_OVER_ANNOTATION: &str = "fairlead.dev/taken-over";
 /// Namespace label: pods of this namespace may be selected without asking.

@@ -210,7 +210,8 @@ async fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
     Ok(())
 }
 
-async fn pods(cluster: &Cluster) -> Result<Vec<Pod>> {
+/// The agents' pods on all nodes.
+pub async fn pods(cluster: &Cluster) -> Result<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(cluster.client(), names::INSTALL_NAMESPACE);
     Ok(api.list(&ListParams::default().labels(SELECTOR)).await?.items)
 }

@@ -29,7 +29,8 @@ const TWO_TRIES: Duration = Duration::from_secs(32);
 const LONG: Duration = Duration::from_secs(400);
 
 const NOT_SEEN: &str = "the pod's networks are not attached: the agent of this node has not seen this pod";
-const NO_PLUGIN: &str = "required plugin \"fairlead-guard\" not present";
+/// What a strict node says where no guard is connected.
+pub const NO_PLUGIN: &str = "required plugin \"fairlead-guard\" not present";
 /// What the runtime says when a validator did not answer, or hung up.
 const NO_ANSWER: &str = "fairlead-guard failed";
 

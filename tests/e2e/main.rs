@@ -19,6 +19,7 @@ mod examples;
 mod fixtures;
 mod gone;
 mod guard;
+mod handover;
 mod hold;
 mod hotplug;
 mod install;
@@ -86,6 +87,7 @@ fn cases() -> Vec<Case> {
         install::cases(),
         crash::cases(),
         guard::cases(),
+        handover::cases(),
         storm::cases(),
         reserved::cases(),
         lost::cases(),

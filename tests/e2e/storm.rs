@@ -161,6 +161,8 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
         .await?;
     env.wait_rollout("rollout", STARTED).await?;
     all_saw_their_interface(env, "rollout", ROLLOUT).await?;
+    let refusals = env.kubectl(&["get", "events", "--field-selector=reason=Failed", "-o", "yaml"]).await?;
+    ensure!(!refusals.contains(guard::NO_PLUGIN), "no guard was connected for a while: {refusals}");
     for ping in pings {
         ping.check(env).await?;
     }

@@ -254,7 +254,7 @@ fn loops(agent: &Arc<Agent>, starts: &Arc<Mutex<Vec<String>>>) -> Vec<Task> {
         Task::new("records", maintain::records(Arc::clone(agent), never())),
         Task::new("addresses", maintain::addresses(Arc::clone(agent), never())),
         Task::new("blocks", async move { blocks.run(never()).await }),
-        Task::new("lease", async move { leased.lease.run(never(), || leased.blocks.load()).await }),
+        Task::new("lease", async move { leased.lease.run(never(), || leased.blocks.load(), |_| ()).await }),
         Task::new("queue", async move {
             loop {
                 let uid = queue.next().await;

@@ -27,7 +27,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::meter::Meter;
-use crate::place::{NAMESPACE, NETWORK, Place, Resident};
+use crate::place::{Controller, NAMESPACE, NETWORK, Place, Resident};
 use crate::report::{self, Latency, Row, per};
 
 /// How long a pod may wait for a block.
@@ -82,8 +82,13 @@ struct Memory {
 }
 
 /// Measures and prints.
-pub async fn run(layout: Layout, size: &Size, log: &str, progress: &Progress) -> Result<Outcome> {
-    let place = Arc::new(Place::boot(layout, size.agents, size.pods, log, progress).await?);
+pub async fn run(
+    layout: Layout,
+    size: &Size,
+    controller: &Controller,
+    progress: &Progress,
+) -> Result<Outcome> {
+    let place = Arc::new(Place::boot(layout, size.agents, size.pods, controller, progress).await?);
     let stage = progress.long_stage(format!("creating {} Nodes", size.agents));
     let nodes = place.add_nodes(size.agents, size.pods).await?;
     stage.done();
@@ -200,11 +205,11 @@ impl Simulated {
             view.set_networks(BTreeMap::from([(NETWORK.to_owned(), place.network.clone())]));
         }
         let lease = Lease::new(client.clone(), name, "scale", clock.clone());
-        patiently(|| lease.renew()).await?;
+        patiently(|| lease.take()).await?;
         let blocks = Blocks::new(client.clone(), name, Arc::clone(&view), Arc::clone(&lease), clock.clone());
         let (blocks, cancel) = (Arc::new(blocks), CancellationToken::new());
         let (reloaded, stop) = (Arc::clone(&blocks), cancel.clone());
-        tokio::spawn(async move { lease.run(stop, || reloaded.load()).await });
+        tokio::spawn(async move { lease.run(stop, || reloaded.load(), |_| ()).await });
         let (claiming, stop) = (Arc::clone(&blocks), cancel.clone());
         tokio::spawn(async move { claiming.run(stop).await });
         let records = Records::new(client, name, clock.clone());

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use self::trial::Trial;
 use crate::meter::{Count, Counts, Kind};
-use crate::place::Resident;
+use crate::place::{Controller, Resident};
 use crate::report::{self, Latency, Row, per};
 
 /// By how much something may grow when there are twice as many nodes and pods.
@@ -85,11 +85,16 @@ struct AgentMemory {
 }
 
 /// Measures all nodes, then half as many, prints both side by side, and fails if a pod costs more among more nodes.
-pub async fn run(layout: Layout, size: &Size, log: &str, progress: &Progress) -> Result<[Outcome; 2]> {
+pub async fn run(
+    layout: Layout,
+    size: &Size,
+    controller: &Controller,
+    progress: &Progress,
+) -> Result<[Outcome; 2]> {
     let pods = size.hollow_pods.div_ceil(size.hollow);
-    let full = Trial::run(layout, size.hollow, pods, log, progress).await?;
+    let full = Trial::run(layout, size.hollow, pods, controller, progress).await?;
     print(&full);
-    let mut half = Trial::run(layout, size.hollow.div_ceil(2), pods, log, progress).await?;
+    let mut half = Trial::run(layout, size.hollow.div_ceil(2), pods, controller, progress).await?;
     half.memory.agent = None;
     print(&half);
     compare(&half, &full)?;

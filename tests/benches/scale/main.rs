@@ -32,9 +32,8 @@ struct Args {
     claims: claims::Size,
     #[command(flatten)]
     hollow: hollow::Size,
-    /// What the agents and the controller log.
-    #[arg(long, env = "FAIRLEAD_SCALE_LOG", default_value = "error,kube_client=off")]
-    log: String,
+    #[command(flatten)]
+    controller: place::Controller,
     /// Which parts to run.
     #[arg(
         long,
@@ -69,7 +68,7 @@ async fn main() -> Result<()> {
     if let Some(Command::Controller(args)) = args.command {
         return fairlead_gates::controller::run(*args).await;
     }
-    fairlead_agent::telemetry::start(&args.log, false)?;
+    fairlead_agent::telemetry::start(&args.controller.log, false)?;
     let layout = Layout::TESTS.or_from_env()?;
     let outcome = tokio::select! {
         outcome = measure(layout, &args) => outcome,
@@ -83,8 +82,12 @@ async fn measure(layout: Layout, args: &Args) -> Result<()> {
     let (progress, mut results) = (Progress::auto(), Map::new());
     for part in &args.parts {
         let (name, result) = match part {
-            Part::Hollow => ("hollow", json!(hollow::run(layout, &args.hollow, &args.log, &progress).await?)),
-            Part::Claims => ("claims", json!(claims::run(layout, &args.claims, &args.log, &progress).await?)),
+            Part::Hollow => {
+                ("hollow", json!(hollow::run(layout, &args.hollow, &args.controller, &progress).await?))
+            }
+            Part::Claims => {
+                ("claims", json!(claims::run(layout, &args.claims, &args.controller, &progress).await?))
+            }
         };
         results.insert(name.to_owned(), result);
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::fmt;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -37,6 +38,18 @@ pub const AT_ONCE: usize = 16;
 const METRICS: &str = "127.0.0.1:19475";
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How the controller is started.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Controller {
+    /// The controller's program; this one if there is none. What a controller needs in memory shows one that is built for
+    /// release, with the environment that it has in the manifests.
+    #[arg(long = "controller", env = "FAIRLEAD_SCALE_CONTROLLER")]
+    pub program: Option<PathBuf>,
+    /// What the agents and the controller log.
+    #[arg(long, env = "FAIRLEAD_SCALE_LOG", default_value = "error,kube_client=off")]
+    pub log: String,
+}
+
 /// An API server with everything on it.
 pub struct Place {
     layout: Layout,
@@ -49,13 +62,19 @@ pub struct Place {
 
 impl Place {
     /// Boots it for that many nodes with that many pods each.
-    pub async fn boot(layout: Layout, nodes: u32, pods: u32, log: &str, progress: &Progress) -> Result<Self> {
+    pub async fn boot(
+        layout: Layout,
+        nodes: u32,
+        pods: u32,
+        controller: &Controller,
+        progress: &Progress,
+    ) -> Result<Self> {
         let options = Options { layout, nodes: 0, nri: Nri::default(), progress: progress.clone() };
         let cluster = Cluster::up(&options).await?;
         let stage = progress.stage("applying the manifests");
         apply_manifests(&cluster).await?;
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig_path())?;
-        start_controller(&cluster, kubeconfig.clone(), log)?;
+        start_controller(&cluster, kubeconfig.clone(), controller)?;
         let mut admin = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         admin.default_retry = false;
         let client = cluster.client();
@@ -150,19 +169,23 @@ async fn apply_manifests(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Starts this program once more, as the controller, with the controller's rights.
-fn start_controller(cluster: &Cluster, mut kubeconfig: Kubeconfig, log: &str) -> Result<()> {
+/// Starts the controller with the controller's rights.
+fn start_controller(cluster: &Cluster, mut kubeconfig: Kubeconfig, controller: &Controller) -> Result<()> {
     let layout = cluster.layout();
     for user in &mut kubeconfig.auth_infos {
         impersonate(user.auth_info.get_or_insert_default(), names::CONTROLLER);
     }
     let file = layout.pki().join("fairlead-controller.conf");
     fs::write(&file, serde_json::to_vec(&kubeconfig)?).context("writing the controller's kubeconfig")?;
-    let program = env::current_exe()?.display().to_string();
     let kubeconfig = format!("KUBECONFIG={}", file.display());
-    let argv = ["env", &kubeconfig, &program, "controller", "--listen", METRICS, "--log", log];
+    let program = match &controller.program {
+        Some(program) => vec![program.display().to_string()],
+        None => vec![env::current_exe()?.display().to_string(), "controller".to_owned()],
+    };
+    let flags = ["--listen", METRICS, "--log", &controller.log].map(str::to_owned);
+    let argv = [vec!["env".to_owned(), kubeconfig], program, flags.to_vec()].concat();
     let group = Group::named(layout, "control-plane")?;
-    let (path, argv) = (cluster.tools().path(), argv.map(str::to_owned).to_vec());
+    let path = cluster.tools().path();
     let (logs, pids) = (layout.logs(), layout.pids());
     Daemon { name: names::CONTROLLER, argv, group: &group, path: &path, logs, pids }.start()?;
     Ok(())

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::node::Hollow;
 use super::{AgentMemory, Memory, Outcome, Phase};
 use crate::meter::{Counts, Meter, since};
-use crate::place::{AT_ONCE, NAMESPACE, NETWORK, Place, Resident};
+use crate::place::{AT_ONCE, Controller, NAMESPACE, NETWORK, Place, Resident};
 use crate::report::{self, Latency, per};
 
 /// How long all pods together may take to be attached, or to be released.
@@ -53,10 +53,10 @@ impl Trial {
         layout: Layout,
         nodes: u32,
         pods: u32,
-        log: &str,
+        controller: &Controller,
         progress: &Progress,
     ) -> Result<Outcome> {
-        let place = Place::boot(layout, nodes, pods, log, progress).await?;
+        let place = Place::boot(layout, nodes, pods, controller, progress).await?;
         let (empty, begun) = (Resident::of("self")?.now, Instant::now());
         let trial = Self::start(place, nodes, pods, progress).await?;
         let seconds_until_started = begun.elapsed().as_secs_f64();

@@ -1,0 +1,189 @@
+//! One agent per node, and how it is replaced while it works.
+//!
+//! The agent of a node holds an abstract socket for life. At an upgrade the next one is started beside it, checks what
+//! can be checked, and then asks by an annotation of the node's Lease. The one at work sees that when it renews, stops in
+//! order, and stands by: should the new agent end, it is back. It has to look Ready meanwhile, since a `DaemonSet` that
+//! surges takes away an old pod that is not; so its process stays, and its probes are answered by the agent at work.
+
+use std::convert::Infallible;
+use std::env;
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use fairlead_crds::names;
+use k8s_openapi::api::core::v1 as core;
+use kube::Client;
+use kube::api::{Api, ListParams, ObjectMeta};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::api::{ApiError, call};
+use crate::clock::Clock;
+use crate::lease::Lease;
+use crate::view::View;
+
+/// Between two attempts to hold the socket: nothing is attached on the node meanwhile.
+const TRY_EVERY: Duration = Duration::from_millis(50);
+/// How long an agent that handed over leaves the socket to its successor.
+const HEAD_START: Duration = Duration::from_secs(2);
+/// Between two requests to the agent at work.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// Holds the node's abstract socket for life: there is one agent per node, whatever the API server believes. An agent of
+/// an older pod is asked to hand over.
+///
+/// # Errors
+/// If cancelled, or if the socket cannot be made for another reason than that another agent holds it.
+pub async fn only_agent(
+    client: &Client,
+    node: &str,
+    uid: &str,
+    cancel: &CancellationToken,
+) -> Result<UnixListener> {
+    let waiting = Waiting {
+        lease: Lease::new(client.clone(), node, uid, Clock::system()),
+        pods: Api::namespaced(client.clone(), names::INSTALL_NAMESPACE),
+        node: node.to_owned(),
+        uid: uid.to_owned(),
+    };
+    tokio::select! {
+        biased;
+        socket = hold() => socket,
+        () = cancel.cancelled() => bail!("stopped while waiting for the other agent of this node"),
+        never = waiting.ask() => match never {},
+    }
+}
+
+async fn hold() -> Result<UnixListener> {
+    let address =
+        SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+    loop {
+        match UnixListener::bind_addr(&address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::time::sleep(TRY_EVERY).await,
+            other => return other.context("cannot hold the agent's socket"),
+        }
+    }
+}
+
+/// Begins anew, to wait for the socket, when the agent that was handed over to has had the time to hold it; returns at once
+/// when cancelled, that is if the agent stopped for another reason.
+///
+/// # Errors
+/// If the program cannot be started again.
+pub async fn stand_by(cancel: &CancellationToken) -> Result<()> {
+    if cancel.run_until_cancelled(tokio::time::sleep(HEAD_START)).await.is_none() {
+        return Ok(());
+    }
+    // Nothing that is left of the last turn survives this, and the container does not end.
+    let mut arguments = env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let error = Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
+    Err(error).context("cannot start the agent's program again")
+}
+
+/// An agent that waits for its turn.
+struct Waiting {
+    lease: Arc<Lease>,
+    pods: Api<core::Pod>,
+    node: String,
+    uid: String,
+}
+
+impl Waiting {
+    async fn ask(&self) -> Infallible {
+        info!("waiting for the other agent of this node to end");
+        loop {
+            match self.ask_once().await {
+                Ok(asked) => debug!(asked, "still waiting for the other agent of this node"),
+                Err(error) => warn!(%error, "cannot ask the other agent of this node to hand over"),
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Asks if the agent at work is the older one.
+    async fn ask_once(&self) -> Result<bool, ApiError> {
+        let Some(holder) = self.lease.holder().await? else { return Ok(false) };
+        let agents = format!("app.kubernetes.io/name={}", names::AGENT);
+        let here = ListParams::default().labels(&agents).fields(&format!("spec.nodeName={}", self.node));
+        let pods = call("list the agents of this node", self.pods.list_metadata(&here)).await?;
+        let pods: Vec<ObjectMeta> = pods.items.into_iter().map(|pod| pod.metadata).collect();
+        let asks = replaces(&pods, &self.uid, &holder);
+        if asks {
+            self.lease.ask().await?;
+        }
+        Ok(asks)
+    }
+}
+
+/// Whether the pod with the first UID is to take over from the one with the second: both are there to stay, and it is
+/// the younger one.
+fn replaces(pods: &[ObjectMeta], uid: &str, holder: &str) -> bool {
+    let created = |uid: &str| {
+        let pod = pods.iter().find(|pod| pod.uid.as_deref() == Some(uid))?;
+        pod.creation_timestamp.as_ref().filter(|_| pod.deletion_timestamp.is_none())
+    };
+    matches!((created(uid), created(holder)), (Some(own), Some(other)) if own > other)
+}
+
+/// Stops the agent at work for one that asks for its place, if that one is there: a request may be older than its end.
+pub fn hand_over(view: &View, successor: &str, stop: &CancellationToken) {
+    if view.lock().pods.get(successor).is_some_and(|pod| !pod.deleting) {
+        info!(agent = successor, "the next agent of this node takes over");
+        stop.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    fn pod(uid: &str, second: i64) -> ObjectMeta {
+        let created = Time(Timestamp::from_second(second).unwrap());
+        ObjectMeta { uid: Some(uid.into()), creation_timestamp: Some(created), ..ObjectMeta::default() }
+    }
+
+    #[test]
+    fn the_younger_of_two_agents_that_are_to_stay_takes_over() {
+        let pods = [pod("old", 1), pod("new", 2)];
+        assert!(replaces(&pods, "new", "old"));
+        assert!(!replaces(&pods, "old", "new"), "it stands by");
+        assert!(!replaces(&pods, "new", "new"), "the Lease is of its own container before this one");
+        assert!(!replaces(&pods, "new", "unknown"), "of a pod that is gone, whose end is near");
+        let ends = |mut pod: ObjectMeta| {
+            pod.deletion_timestamp = pod.creation_timestamp.clone();
+            pod
+        };
+        assert!(!replaces(&[ends(pod("old", 1)), pod("new", 2)], "new", "old"), "it ends anyway");
+        assert!(!replaces(&[pod("old", 1), ends(pod("new", 2))], "new", "old"));
+    }
+
+    #[test]
+    fn an_agent_stops_for_one_that_is_there() {
+        let (view, stop) = (View::default(), CancellationToken::new());
+        let known = |uid: &str, deleting: bool| {
+            let mut pod = core::Pod { metadata: pod(uid, 1), ..core::Pod::default() };
+            (pod.metadata.name, pod.metadata.namespace) = (Some(uid.into()), Some("fairlead-system".into()));
+            pod.spec = Some(core::PodSpec::default());
+            let mut pod = crate::model::Pod::try_from(pod).unwrap();
+            pod.deleting = deleting;
+            view.lock().pods.insert(uid.to_owned(), pod);
+        };
+        hand_over(&view, "gone", &stop);
+        known("ending", true);
+        hand_over(&view, "ending", &stop);
+        assert!(!stop.is_cancelled());
+        known("next", false);
+        hand_over(&view, "next", &stop);
+        assert!(stop.is_cancelled());
+    }
+}
