@@ -12,8 +12,9 @@ use k8s_openapi::{
 use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 
-/// A killed agent comes back after the kubelet's back-off, 10 s from the second time on.
-const RESTART: Duration = Duration::from_secs(60);
+/// A killed agent comes back after the kubelet's back-off, 10 s from the second time on; in an upgrade one node after the
+/// other takes half a minute.
+const RESTART: Duration = Duration::from_secs(120);
 /// An agent needs longer than this until it attaches its first pod.
 const KILL_EVERY: Duration = Duration::from_millis(100);
 /// An agent reads everything again 70 s after its start.

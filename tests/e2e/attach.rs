@@ -30,7 +30,7 @@ async fn first_container_sees_net1(env: Arc<Env>) -> Result<()> {
     ensure!(pods.len() == 6, "{pods:?}");
     for pod in &pods {
         let now = fixtures::addresses(&env, pod, "net1").await?;
-        let first = env.kubectl(&["logs", pod, "-c", "first-look"]).await?;
+        let first = fixtures::first_look(&env, &env.namespace, pod).await?;
         ensure!(now.len() == 2, "{pod} has {now:?}");
         for address in now {
             let looks = |line: &str| line.contains("net1") && line.contains(&address);

@@ -169,8 +169,8 @@ async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     env.wait_ready("app=phoenix", SOON).await?;
     let after = fixtures::addresses(&env, "phoenix", "net1").await?;
     ensure!(after == before, "{before:?} before, {after:?} after");
-    // The init container ran again, behind the gate: its log is that of the second sandbox.
-    let first = env.kubectl(&["logs", "phoenix", "-c", "first-look"]).await?;
+    // The init container ran again, behind the gate: what it left is of the second sandbox.
+    let first = fixtures::first_look(&env, &env.namespace, "phoenix").await?;
     ensure!(before.iter().all(|address| first.contains(address)), "the gate did not hold again:\n{first}");
     // The links of the first sandbox are gone: there are as many as interfaces.
     traces::of(&env, "phoenix").await?;

@@ -20,6 +20,10 @@ pub const QUARANTINE: Duration = Duration::from_secs(5);
 /// Ends at once when it is told to; the first process of a container has no default for SIGTERM.
 const SLEEPER: &str = "trap 'exit 0' TERM; sleep infinity & wait";
 
+/// What a container sees when it starts, left in its pod's status. Under load the runtime may lose what a short container
+/// prints ("reading from a closed fifo"); this file the kubelet reads itself.
+const LOOK: &str = "ip -o addr | tee /dev/termination-log";
+
 /// The bridge of all Networks with the uplink: a device can be a port of one bridge only.
 pub const UPLINK_BRIDGE: &str = "br-uplink";
 
@@ -118,7 +122,7 @@ fn pod_spec() -> Value {
     json!({
         // With 0 every deletion would be a forced one: the pod goes before its sandbox.
         "terminationGracePeriodSeconds": 5,
-        "initContainers": [{ "name": "first-look", "image": "busybox:stable", "command": ["ip", "-o", "addr"] }],
+        "initContainers": [{ "name": "first-look", "image": "busybox:stable", "command": ["sh", "-c", LOOK] }],
         "containers": [{ "name": "app", "image": "busybox:stable", "command": ["sh", "-c", SLEEPER] }],
     })
 }
@@ -162,6 +166,19 @@ pub fn on_node(mut pod: Value, node: &str) -> Value {
 pub fn bound(mut pod: Value, node: &str) -> Value {
     pod["spec"]["nodeName"] = json!(node);
     pod
+}
+
+/// What the first container of a pod saw when it started.
+pub async fn first_look(env: &Env, namespace: &str, pod: &str) -> Result<String> {
+    let pod: Pod = Api::namespaced(env.cluster.client(), namespace).get(pod).await?;
+    Ok(seen_first(&pod).to_owned())
+}
+
+/// What the first container of a pod left behind when it ended.
+pub fn seen_first(pod: &Pod) -> &str {
+    let statuses = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
+    let look = statuses.filter(|status| status.name == "first-look").find_map(|status| status.state.as_ref());
+    look.and_then(|state| state.terminated.as_ref()?.message.as_deref()).unwrap_or_default()
 }
 
 /// The record of a pod, by the pod's name.

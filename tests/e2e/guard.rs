@@ -125,7 +125,7 @@ impl Subject {
     /// It started, and its first container found the interface.
     async fn starts_attached(&self, env: &Env) -> Result<()> {
         self.starts(env).await?;
-        let look = kubectl(env, &["logs", &self.name, "-c", "first-look"]).await?;
+        let look = fixtures::first_look(env, NAMESPACE, &self.name).await?;
         ensure!(look.contains(" net1 "), "the first container saw\n{look}");
         Ok(())
     }

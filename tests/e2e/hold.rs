@@ -80,7 +80,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
         let strict = selector.get(names::HOLD_LABEL).context("no node selector")?;
         ensure!(strict == names::HOLD_NRI_STRICT, "{strict}");
         env.wait_ready("app=held", SOON).await?;
-        let seen = env.kubectl(&["logs", "held", "-c", "first-look"]).await?;
+        let seen = fixtures::first_look(&env, &env.namespace, "held").await?;
         ensure!(seen.contains(" net1 "), "the first container saw\n{seen}");
         Ok(())
     })

@@ -87,7 +87,7 @@ impl<'a> Held<'a> {
 
     /// What a pod's first container saw when it started.
     async fn first_look(&self, number: usize) -> Result<String> {
-        self.kubectl(&["logs", &self.name(number), "-c", "first-look"]).await
+        fixtures::first_look(self.env, NAMESPACE, &self.name(number)).await
     }
 
     async fn record(&self, number: usize) -> Result<PodNetwork> {

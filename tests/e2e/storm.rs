@@ -13,7 +13,7 @@ use fairlead_crds::names;
 use fairlead_tests::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     agents::{self, Victims},
@@ -70,7 +70,7 @@ async fn waves(env: &Env, net: &Net) -> Result<()> {
     let nodes = env.cluster.nodes();
     for wave in 0..pods.div_ceil(WAVE) {
         let name = format!("wave-{wave}");
-        env.apply(&watched(&name, WAVE, net.name()).to_string()).await?;
+        env.apply(&fixtures::deployment(&name, WAVE, net.name()).to_string()).await?;
         tokio::time::sleep(Duration::from_millis(u64::from(wave) * 700 % 3000)).await;
         let victim = &nodes[wave as usize / 2 % nodes.len()];
         if wave % 2 == 0 {
@@ -86,15 +86,6 @@ async fn waves(env: &Env, net: &Net) -> Result<()> {
     Ok(())
 }
 
-/// A deployment whose first containers leave what they see in their pod's status. Under load the runtime may lose what a
-/// short container prints ("reading from a closed fifo"); this file the kubelet reads itself.
-fn watched(name: &str, replicas: u32, network: &str) -> Value {
-    let mut deployment = fixtures::deployment(name, replicas, network);
-    let look = &mut deployment["spec"]["template"]["spec"]["initContainers"][0]["command"];
-    *look = json!(["sh", "-c", "ip -o addr | tee /dev/termination-log"]);
-    deployment
-}
-
 /// What the first container of each pod saw has the address that the pod's record has, and no record says that anything
 /// started before.
 async fn all_saw_their_interface(env: &Env, app: &str, count: u32) -> Result<()> {
@@ -103,7 +94,7 @@ async fn all_saw_their_interface(env: &Env, app: &str, count: u32) -> Result<()>
     let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for pod in &pods {
         let name = pod.metadata.name.as_deref().context("a name")?;
-        for line in first_look(pod).lines().filter(|line| line.contains(" net1 ")) {
+        for line in fixtures::seen_first(pod).lines().filter(|line| line.contains(" net1 ")) {
             seen.entry(name).or_default().extend(line.split_whitespace());
         }
     }
@@ -121,13 +112,6 @@ async fn all_saw_their_interface(env: &Env, app: &str, count: u32) -> Result<()>
     Ok(())
 }
 
-/// What the first container of a pod left behind when it ended.
-fn first_look(pod: &Pod) -> &str {
-    let statuses = pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
-    let look = statuses.filter(|status| status.name == "first-look").find_map(|status| status.state.as_ref());
-    look.and_then(|state| state.terminated.as_ref()?.message.as_deref()).unwrap_or_default()
-}
-
 async fn upgrade(env: Arc<Env>) -> Result<()> {
     let net = held(&env, "Nri");
     net.create(&env).await?;
@@ -141,7 +125,7 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
     for node in env.cluster.nodes() {
         pings.push(Ping::start(env, node).await?);
     }
-    env.apply(&watched("rollout", ROLLOUT, net.name()).to_string()).await?;
+    env.apply(&fixtures::deployment("rollout", ROLLOUT, net.name()).to_string()).await?;
     // Some are attached, most are not.
     wait::until(SOON, "the rollout to begin", || async {
         let attached = fixtures::records(env).await?.into_iter().filter_map(|record| record.status);
