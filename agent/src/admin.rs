@@ -1,4 +1,4 @@
-//! The agent's small HTTP server: `/metrics`, `/healthz`, `/readyz` (with `?agent=UID`: whether that agent is ready). Unauthenticated, so it listens on the loopback address unless told otherwise.
+//! The agent's small HTTP server: `/metrics`, `/healthz`, `/readyz` and `/started?agent=UID`, whether that agent has started. Unauthenticated, so it listens on the loopback address unless told otherwise.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,10 +15,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
+/// How long an agent may take to answer another process of its pod.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// What the server tells.
 pub trait Tell: Send + Sync + 'static {
     /// UID of the agent's pod.
     fn uid(&self) -> &str;
+    /// Whether the agent's container has started; otherwise what is missing.
+    ///
+    /// # Errors
+    /// One sentence that says what is missing.
+    fn started(&self) -> Result<(), String>;
     /// The metrics in `OpenMetrics` text.
     fn metrics(&self) -> String;
     /// Whether pods can be attached; otherwise what is missing.
@@ -37,7 +45,14 @@ pub async fn serve(
     tell: Arc<dyn Tell>,
     cancel: CancellationToken,
 ) -> std::io::Result<()> {
-    let listener = TcpListener::bind(address).await?;
+    serve_on(TcpListener::bind(address).await?, tell, cancel).await
+}
+
+async fn serve_on(
+    listener: TcpListener,
+    tell: Arc<dyn Tell>,
+    cancel: CancellationToken,
+) -> std::io::Result<()> {
     loop {
         let stream = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
@@ -52,7 +67,7 @@ pub async fn serve(
         };
         let tell = Arc::clone(&tell);
         tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| answer(Arc::clone(&tell), request));
+            let service = service_fn(move |request| answer(Arc::clone(&tell), request));
             let mut http = hyper::server::conn::http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(Duration::from_secs(5)).keep_alive(false);
             if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
@@ -66,45 +81,56 @@ fn of_agent(uid: &str) -> String {
     format!("agent={uid}")
 }
 
-/// Asks the server of this node's agent whether it is the one of this pod, and ready. All agents of a node that is being
-/// upgraded listen on one port, in turn.
+/// Asks the server of this node's agent whether it is the one of this pod, and has started. All agents of a node that is
+/// being upgraded listen on one port, in turn.
 ///
 /// # Errors
 /// One sentence that says what is missing.
-pub async fn is_ready(address: SocketAddr, uid: &str) -> Result<()> {
+pub async fn has_started(address: SocketAddr, uid: &str) -> Result<()> {
+    let answer = tokio::time::timeout(PATIENCE, ask(address, &format!("/started?{}", of_agent(uid)))).await;
+    let (status, said) = answer.context("the agent does not answer")??;
+    ensure!(status == StatusCode::OK, "{}", said.trim_end());
+    Ok(())
+}
+
+async fn ask(address: SocketAddr, path: &str) -> Result<(StatusCode, String)> {
     let stream = TcpStream::connect(address).await.context("the agent does not serve yet")?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let request = Request::get(format!("/readyz?{}", of_agent(uid)))
-        .header(header::HOST, address.to_string())
-        .body(Empty::<Bytes>::new())?;
-    let response = sender.send_request(request).await?;
-    let status = response.status();
-    let said = response.into_body().collect().await?.to_bytes();
-    ensure!(status == StatusCode::OK, "{}", String::from_utf8_lossy(&said).trim_end());
-    Ok(())
+    let request = Request::get(path).header(header::HOST, address.to_string()).body(Empty::<Bytes>::new())?;
+    let answer = async move {
+        let response = sender.send_request(request).await?;
+        let status = response.status();
+        let said = response.into_body().collect().await?.to_bytes();
+        anyhow::Ok((status, String::from_utf8_lossy(&said).into_owned()))
+    };
+    tokio::join!(answer, connection).0
 }
 
 #[expect(clippy::unused_async, reason = "hyper wants a future")]
 async fn answer(
     tell: Arc<dyn Tell>,
-    request: Request<impl Sized>,
+    request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, body) = match request.uri().path() {
         "/metrics" => (StatusCode::OK, tell.metrics()),
         "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" if request.uri().query().is_some_and(|query| query != of_agent(tell.uid())) => {
-            (StatusCode::SERVICE_UNAVAILABLE, "another agent of this node is at work\n".to_owned())
+        "/readyz" => verdict(tell.ready()),
+        "/started" if request.uri().query() != Some(of_agent(tell.uid()).as_str()) => {
+            verdict(Err("another agent of this node is at work".to_owned()))
         }
-        "/readyz" => match tell.ready() {
-            Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
-            Err(what) => (StatusCode::SERVICE_UNAVAILABLE, format!("{what}\n")),
-        },
+        "/started" => verdict(tell.started()),
         _ => (StatusCode::NOT_FOUND, "try /metrics, /healthz or /readyz\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     Ok(response)
+}
+
+fn verdict(told: Result<(), String>) -> (StatusCode, String) {
+    match told {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(what) => (StatusCode::SERVICE_UNAVAILABLE, format!("{what}\n")),
+    }
 }
 
 #[cfg(test)]
@@ -117,6 +143,9 @@ mod tests {
         fn uid(&self) -> &'static str {
             "mine"
         }
+        fn started(&self) -> Result<(), String> {
+            self.0.clone()
+        }
         fn metrics(&self) -> String {
             String::new()
         }
@@ -125,17 +154,34 @@ mod tests {
         }
     }
 
-    async fn asked(told: Result<(), &str>, query: &str) -> StatusCode {
-        let request = Request::get(format!("/readyz{query}")).body(()).unwrap();
-        answer(Arc::new(Told(told.map_err(str::to_owned))), request).await.unwrap().status()
+    #[tokio::test]
+    async fn only_the_agent_that_is_asked_for_has_started() {
+        let cancel = CancellationToken::new();
+        let told = [Ok(()), Err("not yet".to_owned())];
+        for (told, uid, said) in [
+            (told[0].clone(), "mine", None),
+            (told[1].clone(), "mine", Some("not yet")),
+            (told[0].clone(), "other", Some("another agent of this node is at work")),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let serving = tokio::spawn(serve_on(listener, Arc::new(Told(told)), cancel.clone()));
+            let answer = has_started(address, uid).await.map_err(|error| error.to_string());
+            assert_eq!(answer.err().as_deref(), said);
+            serving.abort();
+        }
     }
 
     #[tokio::test]
-    async fn only_the_agent_that_is_asked_for_is_ready() {
-        let (ok, busy) = (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(asked(Ok(()), "").await, ok);
-        assert_eq!(asked(Ok(()), "?agent=mine").await, ok);
-        assert_eq!(asked(Ok(()), "?agent=other").await, busy);
-        assert_eq!(asked(Err("not yet"), "?agent=mine").await, busy);
+    async fn an_agent_that_does_not_serve_has_not_started() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let silent = has_started(address, "mine").await.unwrap_err().to_string();
+        drop(listener);
+        let gone = has_started(address, "mine").await.unwrap_err().to_string();
+        assert_eq!(
+            (silent.as_str(), gone.as_str()),
+            ("the agent does not answer", "the agent does not serve yet")
+        );
     }
 }

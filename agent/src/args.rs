@@ -45,6 +45,9 @@ pub struct Args {
     /// Test knob: pods whose names begin so are attached that many seconds late, such as `slow-=5`.
     #[arg(long, env = "FAIRLEAD_TEST_SLOW_ATTACH", hide = true)]
     pub test_slow_attach: Option<SlowAttach>,
+    /// Set by an agent that hands over for the time after: it leaves the node to its successor first.
+    #[arg(long, env = "FAIRLEAD_STAND_BY", hide = true)]
+    pub stand_by: bool,
     /// What to log, such as info or `fairlead_agent=debug`.
     #[arg(long, env = "FAIRLEAD_LOG", default_value = "info")]
     pub log: String,
@@ -56,8 +59,8 @@ pub struct Args {
 /// What the agent's program does besides running the agent.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
-    /// Says whether the agent of this pod is the one at work on this node, and ready. Flags of the agent come before it.
-    Ready,
+    /// Says whether the agent of this pod is the one at work on this node, and has started. Flags of the agent come before it.
+    Started,
     /// Prints where the kernel of this node and its records disagree; writes nothing. Flags of the agent come before it.
     Audit(Report),
 }

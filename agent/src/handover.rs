@@ -1,6 +1,6 @@
 //! One agent per node, and how it is replaced while it works.
 //!
-//! The agent of a node holds an abstract socket for life. At an upgrade the next one is started beside it, checks what
+//! The agent at work holds an abstract socket of its node. At an upgrade the next one is started beside it, checks what
 //! can be checked, and then asks by an annotation of the node's Lease. The one at work sees that when it renews, stops in
 //! order, and stands by: should the new agent end, it is back. It has to look Ready meanwhile, since a `DaemonSet` that
 //! surges takes away an old pod that is not; so its process stays, and its probes are answered by the agent at work.
@@ -8,6 +8,7 @@
 use std::convert::Infallible;
 use std::env;
 use std::io::ErrorKind;
+use std::os::fd::IntoRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
@@ -15,7 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use fairlead_crds::names;
 use k8s_openapi::api::core::v1 as core;
 use kube::Client;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::api::{ApiError, call};
+use crate::args::Args;
 use crate::clock::Clock;
 use crate::lease::Lease;
 use crate::view::View;
@@ -35,56 +37,75 @@ const HEAD_START: Duration = Duration::from_secs(2);
 /// Between two requests to the agent at work.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Holds the node's abstract socket for life: there is one agent per node, whatever the API server believes. An agent of
-/// an older pod is asked to hand over.
+/// How an agent came to its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Nobody was at work.
+    First,
+    /// Another agent was at work, and may be standing by.
+    Next,
+}
+
+/// Holds the node's abstract socket until the process ends or begins anew: there is one agent per node, whatever the API
+/// server believes, and nothing of it outlives that. An agent of an older pod is asked to hand over. `None` if cancelled.
 ///
 /// # Errors
-/// If cancelled, or if the socket cannot be made for another reason than that another agent holds it.
-pub async fn only_agent(
-    client: &Client,
-    node: &str,
-    uid: &str,
-    cancel: &CancellationToken,
-) -> Result<UnixListener> {
+/// If the socket cannot be made for another reason than that another agent holds it.
+pub async fn only_agent(client: &Client, args: &Args, cancel: &CancellationToken) -> Result<Option<Turn>> {
+    if args.stand_by && cancel.run_until_cancelled(tokio::time::sleep(HEAD_START)).await.is_none() {
+        return Ok(None);
+    }
+    if hold()? {
+        return Ok(Some(Turn::First));
+    }
     let waiting = Waiting {
-        lease: Lease::new(client.clone(), node, uid, Clock::system()),
+        lease: Lease::new(client.clone(), &args.node_name, &args.agent_uid, Clock::system()),
         pods: Api::namespaced(client.clone(), names::INSTALL_NAMESPACE),
-        node: node.to_owned(),
-        uid: uid.to_owned(),
+        node: args.node_name.clone(),
+        uid: args.agent_uid.clone(),
     };
     tokio::select! {
-        biased;
-        socket = hold() => socket,
-        () = cancel.cancelled() => bail!("stopped while waiting for the other agent of this node"),
+        turn = wait() => turn.map(Some),
+        () = cancel.cancelled() => Ok(None),
         never = waiting.ask() => match never {},
     }
 }
 
-async fn hold() -> Result<UnixListener> {
-    let address =
-        SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+async fn wait() -> Result<Turn> {
     loop {
-        match UnixListener::bind_addr(&address) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => tokio::time::sleep(TRY_EVERY).await,
-            other => return other.context("cannot hold the agent's socket"),
+        tokio::time::sleep(TRY_EVERY).await;
+        if hold()? {
+            return Ok(Turn::Next);
         }
     }
 }
 
-/// Begins anew, to wait for the socket, when the agent that was handed over to has had the time to hold it; returns at once
-/// when cancelled, that is if the agent stopped for another reason.
+/// Holds the socket if nobody does.
+fn hold() -> Result<bool> {
+    let address =
+        SocketAddr::from_abstract_name(names::AGENT_SOCKET).context("cannot name the agent's socket")?;
+    match UnixListener::bind_addr(&address) {
+        Ok(socket) => {
+            // Never closed by us: threads of this turn may still be in the kernel when everything else has ended.
+            let _closed_by_the_kernel = socket.into_raw_fd();
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(false),
+        Err(error) => Err(error).context("cannot hold the agent's socket"),
+    }
+}
+
+/// Begins anew in the same process, to wait for the socket. Everything else of this turn ends before the socket is let go
+/// (`execve(2)`: threads, then descriptors), and the container goes on.
 ///
 /// # Errors
-/// If the program cannot be started again.
-pub async fn stand_by(cancel: &CancellationToken) -> Result<()> {
-    if cancel.run_until_cancelled(tokio::time::sleep(HEAD_START)).await.is_none() {
-        return Ok(());
-    }
-    // Nothing that is left of the last turn survives this, and the container does not end.
+/// Returns only if the program cannot be started again.
+pub fn stand_by() -> anyhow::Error {
     let mut arguments = env::args_os();
     let name = arguments.next().unwrap_or_default();
-    let error = Command::new("/proc/self/exe").arg0(name).args(arguments).exec();
-    Err(error).context("cannot start the agent's program again")
+    let mut again = Command::new("/proc/self/exe");
+    let error = again.arg0(name).args(arguments).env("FAIRLEAD_STAND_BY", "true").exec();
+    anyhow::Error::new(error).context("cannot start the agent's program again")
 }
 
 /// An agent that waits for its turn.

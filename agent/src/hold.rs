@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::time::Instant;
 
-/// A guard that is away for less, as in an upgrade, changes nothing: controllers act on what a node can do.
+/// A guard that is away for less, as when its pod is deleted, changes nothing: controllers act on what a node can do.
 const GRACE: Duration = Duration::from_secs(10);
 /// Longest report, in bytes.
 const REPORT_MAX: u64 = 4096;

@@ -68,13 +68,23 @@ impl Lease {
         Ok(!lease.is_some_and(|lease| lease.annotations().contains_key(names::STOPPED_ANNOTATION)))
     }
 
-    /// Says that nothing of this agent is under way any more.
+    /// Says that nothing of this agent is under way any more, unless another one has the Lease already.
     ///
     /// # Errors
-    /// [`ApiError`]; the next agent then takes over what may be.
+    /// [`ApiError`], also if the Lease was written meanwhile; the next agent then takes over what may be under way.
     pub async fn close(&self) -> Result<(), ApiError> {
+        let api = self.api();
+        let lease = call("read the agent's Lease", api.get(&self.node)).await?;
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+        if holder != Some(&self.holder) {
+            return Ok(());
+        }
         let stopped = json!({ names::STOPPED_ANNOTATION: micros(self.clock.wall()) });
-        self.annotate("close the agent's Lease", &stopped).await
+        // With its version: a request that is carried out late must not speak for the next agent.
+        let metadata = json!({ "resourceVersion": lease.resource_version(), "annotations": stopped });
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        call("close the agent's Lease", api.patch(&self.node, &PatchParams::default(), &patch)).await?;
+        Ok(())
     }
 
     /// UID of the pod of the agent that renewed the Lease last, which may be this one.
@@ -92,13 +102,13 @@ impl Lease {
     /// [`ApiError`].
     pub async fn ask(&self) -> Result<(), ApiError> {
         let preferred = json!({ names::PREFERRED_HOLDER_ANNOTATION: self.holder });
-        self.annotate("ask for the Lease of this node's agent", &preferred).await
-    }
-
-    async fn annotate(&self, action: &str, annotations: &Value) -> Result<(), ApiError> {
-        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": preferred } }));
         let api = self.api();
-        call(action, api.patch(&self.node, &PatchParams::default(), &patch)).await?;
+        call(
+            "ask for the Lease of this node's agent",
+            api.patch(&self.node, &PatchParams::default(), &patch),
+        )
+        .await?;
         Ok(())
     }
 
@@ -192,10 +202,11 @@ fn micros(time: Timestamp) -> String {
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
-    use super::*;
     use http_body_util::BodyExt;
     use hyper::{Request, Response};
     use kube::client::Body;
+
+    use super::*;
 
     /// An API server that keeps one Lease.
     fn server() -> Client {
@@ -241,6 +252,8 @@ mod tests {
         assert_eq!(new.holder().await.unwrap().as_deref(), Some("new"));
         new.ask().await.unwrap();
         assert_eq!(new.renew().await.unwrap(), None, "a late request of its own is none");
+        old.close().await.unwrap();
+        assert!(new.is_left_open().await.unwrap(), "an agent speaks for itself only");
     }
 
     #[test]

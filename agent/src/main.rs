@@ -24,8 +24,8 @@ fn main() -> anyhow::Result<ExitCode> {
 
 async fn start(args: Args) -> anyhow::Result<ExitCode> {
     match &args.command {
-        Some(Command::Ready) => {
-            admin::is_ready(args.listen, &args.agent_uid).await.map(|()| ExitCode::SUCCESS)
+        Some(Command::Started) => {
+            admin::has_started(args.listen, &args.agent_uid).await.map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Audit(report)) => Ok(audit::run(&args, report).await),
         None => run::run(args).await.map(|()| ExitCode::SUCCESS),

@@ -15,6 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 pub struct Metrics {
     attach: Seconds,
     release: Seconds,
+    waited: Seconds,
     failures: Family<ByReason, Counter>,
     rounds: Family<ByOutcome, Counter>,
     writes: Family<ByKind, Counter>,
@@ -78,6 +79,12 @@ impl Metrics {
             Unit::Seconds,
             self.release.0.clone(),
         );
+        registry.register_with_unit(
+            "runtime_wait_duration",
+            "Time that the container runtime waited for an attach",
+            Unit::Seconds,
+            self.waited.0.clone(),
+        );
         registry.register("attach_failures", "Rounds that ended with a pod waiting", self.failures.clone());
         registry.register("reconcile", "Rounds", self.rounds.clone());
         registry.register("api_writes", "Writes to the API server", self.writes.clone());
@@ -105,6 +112,11 @@ impl Metrics {
     /// A pod was attached, so long after its sandbox had been seen.
     pub fn attached(&self, after: Duration) {
         self.attach.0.observe(after.as_secs_f64());
+    }
+
+    /// The container runtime waited so long for an attach, or did not have to.
+    pub fn runtime_waited(&self, for_so_long: Duration) {
+        self.waited.0.observe(for_so_long.as_secs_f64());
     }
 
     /// A record was removed, so long after the proof that its pod is gone.

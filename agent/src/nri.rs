@@ -161,6 +161,7 @@ impl AgentPlugin {
         let begun = Instant::now();
         let granted = if self.agent.lease.is_fresh() { patience().grant(begun) } else { Duration::ZERO };
         let ended = self.agent.waits.wait(&pod.id, granted);
+        self.agent.metrics.runtime_waited(begun.elapsed());
         if ended == Waited::InVain {
             patience().spend(Instant::now(), begun.elapsed());
         }

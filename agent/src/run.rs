@@ -9,6 +9,7 @@ use kube::Client;
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -16,6 +17,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Tell};
 use crate::args::Args;
 use crate::clock::Clock;
+use crate::handover::Turn;
 use crate::hold::HoldWatch;
 use crate::net::kernel::{Config, Kernel};
 use crate::net::netns;
@@ -39,8 +41,8 @@ const GOODBYE: Duration = Duration::from_secs(2);
 pub async fn run(args: Args) -> Result<()> {
     telemetry::start(&args.log, args.log_json)?;
     info!(version = fairlead_crds::VERSION, node = %args.node_name, "agent starts");
-    let cancel = CancellationToken::new();
-    stop_on_signal(cancel.clone())?;
+    let (cancel, mut signals) = (CancellationToken::new(), JoinSet::new());
+    stop_on_signal(&mut signals, cancel.clone())?;
     let missing = net::selftest::run(&args.sysctl_root, Path::new(NAMESPACES));
     if !missing.is_empty() {
         bail!("{}", missing.join("; "));
@@ -49,24 +51,35 @@ pub async fn run(args: Args) -> Result<()> {
     let runtime = Runtime::new(&args.cri_socket, cri::DEADLINE)?;
     startup::check_runtime(&runtime, &cancel).await?;
     let client = api::client().await?;
-    startup::check_kubernetes(&client).await?;
-    let socket = handover::only_agent(&client, &args.node_name, &args.agent_uid, &cancel).await?;
-    take_turn(&args, runtime, client, &cancel).await?;
-    drop(socket);
-    handover::stand_by(&cancel).await
+    // One that stands by has done so, and must not end because the API server is away for a moment.
+    if !args.stand_by {
+        startup::check_kubernetes(&client).await?;
+    }
+    let Some(turn) = handover::only_agent(&client, &args, &cancel).await? else {
+        info!("agent stopped before its turn");
+        return Ok(());
+    };
+    work(&args, turn, runtime, client, &cancel).await?;
+    if cancel.is_cancelled() { Ok(()) } else { Err(handover::stand_by()) }
 }
 
 /// Works until told to stop, or until another agent of the node takes over.
-async fn take_turn(args: &Args, runtime: Runtime, client: Client, cancel: &CancellationToken) -> Result<()> {
-    let (turn, tasks) = (cancel.child_token(), TaskTracker::new());
-    let outcome = start(args, runtime, client, &turn, &tasks).await;
+async fn work(
+    args: &Args,
+    turn: Turn,
+    runtime: Runtime,
+    client: Client,
+    cancel: &CancellationToken,
+) -> Result<()> {
+    let (over, tasks) = (cancel.child_token(), TaskTracker::new());
+    let outcome = start(args, turn, runtime, client, &over, &tasks).await;
     if let Err(error) = &outcome {
         warn!(%error, "agent ends");
-        turn.cancel();
+        over.cancel();
     }
     tasks.close();
     if outcome.is_ok() {
-        turn.cancelled().await;
+        over.cancelled().await;
     }
     let done = tokio::time::timeout(GRACE, tasks.wait()).await.is_ok();
     match &outcome {
@@ -89,9 +102,9 @@ async fn stop_in_order(agent: &Agent) {
     }
 }
 
-fn stop_on_signal(cancel: CancellationToken) -> Result<()> {
+fn stop_on_signal(signals: &mut JoinSet<()>, cancel: CancellationToken) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::spawn(async move {
+    signals.spawn(async move {
         tokio::select! {
             _ = term.recv() => cancel.cancel(),
             _ = int.recv() => cancel.cancel(),
@@ -102,6 +115,7 @@ fn stop_on_signal(cancel: CancellationToken) -> Result<()> {
 
 async fn start(
     args: &Args,
+    turn: Turn,
     runtime: Runtime,
     client: Client,
     cancel: &CancellationToken,
@@ -133,7 +147,7 @@ async fn start(
     });
     agent.slow.clone_from(&args.test_slow_attach);
     let agent = Arc::new(agent);
-    let ready = Arc::new(Status::new(&agent, &args.agent_uid, Arc::clone(&kernel)));
+    let ready = Arc::new(Status::new(&agent, &args.agent_uid, turn, Arc::clone(&kernel)));
     let serving = admin::serve(args.listen, ready.clone(), cancel.clone());
     let listen = args.listen;
     tasks.spawn(async move {
@@ -182,22 +196,28 @@ fn follow_links(
 struct Status {
     agent: Arc<Agent>,
     uid: String,
+    turn: Turn,
     kernel: Arc<Kernel>,
     registry: Registry,
     rebuilt: std::sync::atomic::AtomicBool,
 }
 
 impl Status {
-    fn new(agent: &Arc<Agent>, uid: &str, kernel: Arc<Kernel>) -> Self {
+    fn new(agent: &Arc<Agent>, uid: &str, turn: Turn, kernel: Arc<Kernel>) -> Self {
         let mut registry = Registry::default();
         agent.metrics.register(&mut registry);
-        Self { agent: Arc::clone(agent), uid: uid.to_owned(), kernel, registry, rebuilt: false.into() }
+        Self { agent: Arc::clone(agent), uid: uid.to_owned(), turn, kernel, registry, rebuilt: false.into() }
     }
 }
 
 impl Tell for Status {
     fn uid(&self) -> &str {
         &self.uid
+    }
+
+    /// One that took over has to show that it works while the other one stands by; any other may take its time.
+    fn started(&self) -> Result<(), String> {
+        if self.turn == Turn::Next { self.ready() } else { Ok(()) }
     }
 
     fn metrics(&self) -> String {

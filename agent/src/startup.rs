@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::api::call;
 use crate::bring;
 use crate::model::Pod;
 use crate::net::Net;
@@ -23,7 +24,7 @@ const KUBERNETES_MINOR: u32 = 36;
 /// # Errors
 /// One sentence that names what is missing.
 pub async fn check_kubernetes(client: &Client) -> Result<()> {
-    let version = client.apiserver_version().await.context("cannot ask the API server for its version")?;
+    let version = call("ask the API server for its version", client.apiserver_version()).await?;
     let minor: String = version.minor.chars().take_while(char::is_ascii_digit).collect();
     if version.major == "1" && minor.parse::<u32>().unwrap_or(0) < KUBERNETES_MINOR {
         bail!(

@@ -27,6 +27,12 @@ pub const METRICS: &[Metric] = &[
         means: "Attempts to attach a pod that ended in a reason other than Attached.",
     },
     Metric {
+        name: "fairlead_runtime_wait_duration_seconds",
+        labels: "",
+        means: "Histogram of the time that the container runtime waited for a pod's attach before it made a container, with \
+                all other pods of the node.",
+    },
+    Metric {
         name: "fairlead_release_duration_seconds",
         labels: "",
         means: "Histogram of the time from the proof that a pod is gone to the removal of its record.",

@@ -86,7 +86,7 @@ pub const BLOCK_FINALIZER: &str = "fairlead.dev/owned";
 /// Value of every taint of an exhausted network: by it a taint is ours, whatever the prefix of its key.
 pub const TAINT_MARK: &str = "ip-exhausted.fairlead.dev";
 
-/// The abstract socket in the node's network namespace that one agent holds for life.
+/// The abstract socket in the node's network namespace that the agent at work holds.
 pub const AGENT_SOCKET: &str = "fairlead-agent";
 /// Link group of every link fairlead makes (`IFLA_GROUP`); "fl" in ASCII.
 pub const LINK_GROUP: u32 = 0x666c;

@@ -17,8 +17,8 @@ use crate::{
 
 /// An agent renews its Lease, and sees who asks for it, every 10 s; before that a pod starts, after it one gets Ready.
 const REPLACED: Duration = Duration::from_secs(60);
-/// Seconds in which the kubelet gives up an agent that does not get ready.
-const GIVEN_UP: i32 = 30;
+/// The kubelet gives up an agent that took over and does not get ready, after a minute.
+const GIVEN_UP: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The trials of this module.
@@ -123,17 +123,12 @@ async fn bad_version(env: Arc<Env>) -> Result<()> {
     let pod = set.spec.and_then(|set| set.template.spec).context("a DaemonSet without pods")?;
     let agent = pod.containers.first().context("a pod without containers")?;
     let arguments = agent.args.clone().unwrap_or_default();
-    let patience = agent.startup_probe.as_ref().and_then(|probe| probe.failure_threshold);
-    let change = |arguments: &[String], patience: Option<i32>| {
-        let probe = json!({ "failureThreshold": patience });
-        json!({ "spec": { "containers": [{ "name": agent.name, "args": arguments, "startupProbe": probe }] } })
-    };
-    let elsewhere = [&arguments[..], &["--listen=127.0.0.1:9475".to_owned()]].concat();
-    let elsewhere: Vec<String> =
-        elsewhere.into_iter().filter(|argument| !argument.ends_with(":9474")).collect();
-    patch_agents(&env, &change(&elsewhere, Some(GIVEN_UP))).await?;
+    let change = |arguments: &[String]| json!({ "spec": { "containers": [{ "name": agent.name, "args": arguments }] } });
+    let elsewhere = arguments.iter().filter(|argument| !argument.starts_with("--listen")).cloned();
+    let elsewhere: Vec<String> = elsewhere.chain(["--listen=127.0.0.1:9475".to_owned()]).collect();
+    patch_agents(&env, &change(&elsewhere)).await?;
     let outcome = taken_back(&env, &before, &net).await;
-    patch_agents(&env, &change(&arguments, patience)).await?;
+    patch_agents(&env, &change(&arguments)).await?;
     agents::wait_ready(&env.cluster).await?;
     outcome
 }
@@ -144,7 +139,7 @@ async fn taken_back(env: &Env, before: &BTreeMap<String, String>, net: &Net) -> 
         Ok(())
     })
     .await?;
-    wait::until(REPLACED, "the old version to be back", || async {
+    wait::until(GIVEN_UP, "the old version to be back", || async {
         let now = holders(env).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
         Ok(())
