@@ -12,6 +12,7 @@ use fairlead_tests::{
     node::{NRI_PLUGINS, Node, Nri},
     wait,
 };
+use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::{
@@ -136,10 +137,24 @@ async fn on_a_node<T>(env: &Arc<Env>, nri: Nri, body: impl AsyncFnOnce(Node) -> 
     let node = env.cluster.nodes().first().context("a node")?.clone();
     restart(&node, nri).await?;
     agents::wait_ready(&env.cluster).await?;
+    if matches!(nri, Nri::Plain | Nri::Strict) {
+        wait_for_guard(&env.cluster, &node).await?;
+    }
     let outcome = body(node.clone()).await;
     restart(&node, env.cluster.nri()).await?;
     agents::wait_ready(&env.cluster).await?;
     outcome
+}
+
+/// Waits until the guard is a plugin of the runtime that was just started: one that is stopped before is none.
+async fn wait_for_guard(cluster: &Cluster, node: &Node) -> Result<()> {
+    let pod = agents::pod(cluster, node).await?.name_any();
+    let wait = ["/fairlead-guard", "wait", "--report", "/run/fairlead/guard"];
+    let exec = ["exec", "-n", names::INSTALL_NAMESPACE, &pod, "-c", "guard", "--"];
+    wait::until(SOON, "the guard to be connected", || async {
+        cluster.kubectl(&[&exec[..], &wait[..]].concat()).await.map(drop)
+    })
+    .await
 }
 
 /// The same for all nodes, made strict by the runtime's validator, once they say so.
