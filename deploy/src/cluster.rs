@@ -169,12 +169,27 @@ fn group_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
+/// What is missing until something is as it should be.
+#[derive(Debug)]
+pub struct Missing {
+    /// For people.
+    pub what: String,
+    /// How many parts of it are done: as long as that grows, nobody gives up.
+    pub done: i64,
+}
+
+impl From<String> for Missing {
+    fn from(what: String) -> Self {
+        Self { what, done: 0 }
+    }
+}
+
 /// Asks until there is nothing left to wait for. `check` gives what is still missing, or `None`; its errors are
 /// tried again too, because an API server takes a moment to forget a policy.
 ///
 /// # Errors
-/// After `timeout`, with what was missing last.
-pub async fn until<F, Fut>(
+/// After `timeout` without any more parts done, with what was missing last.
+pub async fn until<F, Fut, M>(
     timeout: Duration,
     what: &str,
     mut seen: impl FnMut(&str),
@@ -182,19 +197,49 @@ pub async fn until<F, Fut>(
 ) -> Result<()>
 where
     F: FnMut() -> Fut,
-    Fut: Future<Output = Result<Option<String>>>,
+    Fut: Future<Output = Result<Option<M>>>,
+    M: Into<Missing>,
 {
-    let deadline = Instant::now() + timeout;
+    let (mut deadline, mut done) = (Instant::now() + timeout, 0);
     loop {
         let missing = match check().await {
             Ok(None) => return Ok(()),
-            Ok(Some(missing)) => missing,
-            Err(error) => format!("{error:#}"),
+            Ok(Some(missing)) => missing.into(),
+            Err(error) => Missing::from(format!("{error:#}")),
         };
-        if Instant::now() >= deadline {
-            return Err(anyhow!("gave up after {} s waiting for {what}: {missing}", timeout.as_secs()));
+        if missing.done > done {
+            (deadline, done) = (Instant::now() + timeout, missing.done);
         }
-        seen(&missing);
+        if Instant::now() >= deadline {
+            let (seconds, missing) = (timeout.as_secs(), missing.what);
+            return Err(anyhow!("gave up after {seconds} s waiting for {what}: {missing}"));
+        }
+        seen(&missing.what);
         sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(2);
+
+    /// One part more is done with every third look, up to `most` of ten.
+    async fn wait_for_ten(most: i64) -> Result<()> {
+        let mut looks = 0;
+        let check = || {
+            looks += 1;
+            let done = most.min(looks / 3);
+            async move { Ok((done < 10).then(|| Missing { what: format!("{done} of 10"), done })) }
+        };
+        until(LONG, "ten parts", |_| {}, check).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_gives_up_while_more_is_done() {
+        wait_for_ten(10).await.unwrap();
+        let error = wait_for_ten(7).await.unwrap_err().to_string();
+        assert_eq!(error, "gave up after 2 s waiting for ten parts: 7 of 10");
     }
 }

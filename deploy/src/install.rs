@@ -9,7 +9,7 @@ use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, describe, until},
+    cluster::{Cluster, Missing, describe, until},
     manifests::{self, Choices, kind},
     progress::Progress,
 };
@@ -90,7 +90,7 @@ async fn is_established(cluster: &Cluster, definition: &Value) -> Result<Option<
 }
 
 /// What is missing until a workload runs as it stands there; none once it does.
-pub(crate) async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Option<String>> {
+pub(crate) async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Option<Missing>> {
     let found = cluster.get(workload).await?.context("it is gone again")?;
     let status = &found.data["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or(0);
@@ -104,9 +104,10 @@ pub(crate) async fn is_ready(cluster: &Cluster, workload: &Value) -> Result<Opti
         Some(wanted) if seen && updated >= wanted && ready >= wanted => Ok(None),
         Some(wanted) if seen => {
             let why = why_not_ready(cluster, workload).await?;
-            Ok(Some(format!("{ready} of {wanted} ready, {updated} of this version{why}")))
+            let what = format!("{ready} of {wanted} ready, {updated} of this version{why}");
+            Ok(Some(Missing { what, done: updated }))
         }
-        _ => Ok(Some("its controller has not seen it yet".to_owned())),
+        _ => Ok(Some("its controller has not seen it yet".to_owned().into())),
     }
 }
 

@@ -82,7 +82,7 @@ async fn set_uninstalling(cluster: &Cluster, value: bool, timeout: Duration) -> 
         || async {
             match api.patch(names::ADMISSION, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Err(error) if !crate::cluster::is_missing(&error) => Err(error.into()),
-                _ => Ok(None),
+                _ => Ok(None::<String>),
             }
         },
     )
