@@ -46,6 +46,20 @@ pub enum Turn {
     Next,
 }
 
+impl Turn {
+    /// Whether the agent's container counts as started: one that took over has to be ready while the other one stands by,
+    /// any other may take its time.
+    ///
+    /// # Errors
+    /// What is missing until it is ready.
+    pub fn started(self, ready: Result<(), String>) -> Result<(), String> {
+        match self {
+            Self::First => Ok(()),
+            Self::Next => ready,
+        }
+    }
+}
+
 /// Holds the node's abstract socket until the process ends or begins anew: there is one agent per node, whatever the API
 /// server believes, and nothing of it outlives that. An agent of an older pod is asked to hand over. `None` if cancelled.
 ///
@@ -186,6 +200,14 @@ mod tests {
         };
         assert!(!replaces(&[ends(pod("old", 1)), pod("new", 2)], "new", "old"), "it ends anyway");
         assert!(!replaces(&[pod("old", 1), ends(pod("new", 2))], "new", "old"));
+    }
+
+    #[test]
+    fn only_an_agent_that_took_over_has_to_be_ready_soon() {
+        let not_yet = || Err("not yet".to_owned());
+        assert_eq!(Turn::First.started(not_yet()), Ok(()));
+        assert_eq!(Turn::Next.started(not_yet()), not_yet());
+        assert_eq!(Turn::Next.started(Ok(())), Ok(()));
     }
 
     #[test]

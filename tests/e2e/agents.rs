@@ -11,6 +11,7 @@ use k8s_openapi::{
 };
 use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 /// A killed agent comes back after the kubelet's back-off, 10 s from the second time on; in an upgrade one node after the
 /// other takes half a minute.
@@ -26,8 +27,7 @@ const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
 /// The agent's pod on a node.
 pub async fn pod(cluster: &Cluster, node: &Node) -> Result<Pod> {
     let found = pods(cluster).await?;
-    let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-    let pod = found.into_iter().find(|pod| on(pod) == Some(node.name()));
+    let pod = found.into_iter().find(|pod| node_of(pod) == Some(&node.name()));
     pod.with_context(|| format!("no agent on {}", node.name()))
 }
 
@@ -186,7 +186,7 @@ async fn check_ready(cluster: &Cluster, node: &Node) -> Result<()> {
 
 /// Runs `body` while no agent runs, and starts them again whatever comes of it.
 pub async fn while_stopped<T>(cluster: &Arc<Cluster>, body: impl Future<Output = Result<T>>) -> Result<T> {
-    select_nodes(cluster, r#"{"fairlead.dev/nowhere":"true"}"#).await?;
+    select_nodes(cluster, json!({ "fairlead.dev/nowhere": "true" })).await?;
     let outcome = async {
         wait::until(RESTART, "all agents to be gone", || async {
             let left = pods(cluster).await?.len();
@@ -197,18 +197,26 @@ pub async fn while_stopped<T>(cluster: &Arc<Cluster>, body: impl Future<Output =
         body.await
     }
     .await;
-    select_nodes(cluster, r#"{"fairlead.dev/nowhere":null}"#).await?;
+    select_nodes(cluster, json!({ "fairlead.dev/nowhere": null })).await?;
     wait_ready(cluster).await?;
     outcome
 }
 
-async fn select_nodes(cluster: &Cluster, selector: &str) -> Result<()> {
-    let patch = format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{selector}}}}}}}}}"#);
+async fn select_nodes(cluster: &Cluster, selector: Value) -> Result<()> {
+    patch_template(cluster, &json!({ "spec": { "nodeSelector": selector } })).await
+}
+
+/// Changes what the agents' pods are made of, as a new version does.
+pub async fn patch_template(cluster: &Cluster, change: &Value) -> Result<()> {
     let object = format!("daemonset/{}", names::AGENT);
-    cluster
-        .kubectl(&["patch", "-n", names::INSTALL_NAMESPACE, &object, "--type=merge", "-p", &patch])
-        .await?;
+    let patch = json!({ "spec": { "template": change } }).to_string();
+    cluster.kubectl(&["patch", "-n", names::INSTALL_NAMESPACE, &object, "-p", &patch]).await?;
     Ok(())
+}
+
+/// The node that a pod is on.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
 }
 
 /// The agents' pods on all nodes.

@@ -7,7 +7,7 @@ use fairlead_crds::names;
 use fairlead_tests::{node::Node, wait};
 use k8s_openapi::api::{apps::v1::DaemonSet, coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     agents,
@@ -51,13 +51,6 @@ async fn holder(env: &Env, node: &Node) -> Result<String> {
     spec.holder_identity.context("nobody holds the Lease")
 }
 
-async fn patch_agents(env: &Env, template: &Value) -> Result<()> {
-    let agents = format!("daemonset/{}", names::AGENT);
-    let patch = json!({ "spec": { "template": template } }).to_string();
-    env.cluster.kubectl(&["patch", "-n", names::INSTALL_NAMESPACE, &agents, "-p", &patch]).await?;
-    Ok(())
-}
-
 fn serves(pod: &Pod) -> bool {
     let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = conditions.filter(|one| one.type_ == "Ready").any(|one| one.status == "True");
@@ -67,10 +60,8 @@ fn serves(pod: &Pod) -> bool {
 /// Nodes that have no pod of an agent that is Ready and stays.
 async fn unserved(env: &Env) -> Result<Vec<String>> {
     let pods = agents::pods(&env.cluster).await?;
-    let served = |node: &&Node| {
-        let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) == Some(node.name());
-        pods.iter().any(|pod| on(pod) && serves(pod))
-    };
+    let served =
+        |node: &&Node| pods.iter().any(|pod| agents::node_of(pod) == Some(&node.name()) && serves(pod));
     Ok(env.cluster.nodes().iter().filter(|node| !served(node)).map(Node::name).collect())
 }
 
@@ -80,7 +71,11 @@ async fn upgrade(env: Arc<Env>) -> Result<()> {
     env.apply(&fixtures::deployment("before", 4, net.name()).to_string()).await?;
     env.wait_rollout("before", SOON).await?;
     let before = holders(&env).await?;
-    patch_agents(&env, &json!({ "metadata": { "annotations": { "trial": env.namespace } } })).await?;
+    agents::patch_template(
+        &env.cluster,
+        &json!({ "metadata": { "annotations": { "trial": env.namespace } } }),
+    )
+    .await?;
     let replaced = async {
         wait::until(2 * REPLACED, "both agents to be replaced", || async {
             agents::wait_ready(&env.cluster).await?;
@@ -126,9 +121,9 @@ async fn bad_version(env: Arc<Env>) -> Result<()> {
     let change = |arguments: &[String]| json!({ "spec": { "containers": [{ "name": agent.name, "args": arguments }] } });
     let elsewhere = arguments.iter().filter(|argument| !argument.starts_with("--listen")).cloned();
     let elsewhere: Vec<String> = elsewhere.chain(["--listen=127.0.0.1:9475".to_owned()]).collect();
-    patch_agents(&env, &change(&elsewhere)).await?;
+    agents::patch_template(&env.cluster, &change(&elsewhere)).await?;
     let outcome = taken_back(&env, &before, &net).await;
-    patch_agents(&env, &change(&arguments)).await?;
+    agents::patch_template(&env.cluster, &change(&arguments)).await?;
     agents::wait_ready(&env.cluster).await?;
     outcome
 }

@@ -135,17 +135,19 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
     })
     .await?;
     let agents = format!("daemonset/{}", names::AGENT);
-    let restart =
-        json!({ "spec": { "template": { "metadata": { "annotations": { "trial": env.namespace } } } } });
-    let restart = restart.to_string();
     let namespace = ["-n", names::INSTALL_NAMESPACE];
-    env.cluster.kubectl(&[&namespace[..], &["patch", &agents, "-p", &restart]].concat()).await?;
+    agents::patch_template(
+        &env.cluster,
+        &json!({ "metadata": { "annotations": { "trial": env.namespace } } }),
+    )
+    .await?;
     env.cluster
         .kubectl(&[&namespace[..], &["rollout", "status", &agents, "--timeout=180s"]].concat())
         .await?;
     env.wait_rollout("rollout", STARTED).await?;
     all_saw_their_interface(env, "rollout", ROLLOUT).await?;
-    let refusals = env.kubectl(&["get", "events", "--field-selector=reason=Failed", "-o", "yaml"]).await?;
+    let messages = "jsonpath={.items[*].message}";
+    let refusals = env.kubectl(&["get", "events", "--field-selector=reason=Failed", "-o", messages]).await?;
     ensure!(!refusals.contains(guard::NO_PLUGIN), "no guard was connected for a while: {refusals}");
     for ping in pings {
         ping.check(env).await?;

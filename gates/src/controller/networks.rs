@@ -27,6 +27,8 @@ use super::{compile, hold, island, node_patch, occupancy, remains, scheduling};
 const LAZY: Duration = Duration::from_secs(10);
 /// How often the records of terminating Networks are counted.
 const COUNT: Duration = Duration::from_secs(3);
+/// Longest rest between two counts, however slow the API server was the last time.
+const COUNT_LATEST: Duration = Duration::from_secs(30);
 
 /// When records were counted.
 struct Counted {
@@ -38,7 +40,7 @@ impl Counted {
     /// How long to rest before they are counted again: in a large cluster a list of all records is dear.
     fn rest(&self, wanted: &Users) -> Duration {
         let least = if wanted.has_terminating() { COUNT } else { LAZY };
-        least.max(self.took * 20)
+        (self.took * 20).clamp(least, COUNT_LATEST)
     }
 }
 
@@ -359,5 +361,18 @@ impl Driver for Networks {
                 Some(Duration::from_secs(2))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_list_delays_the_next_count_but_not_for_long() {
+        let rest = |took| Counted { at: Instant::now(), took }.rest(&Users::default());
+        assert_eq!(rest(Duration::from_millis(1)), LAZY);
+        assert_eq!(rest(Duration::from_secs(1)), Duration::from_secs(20));
+        assert_eq!(rest(Duration::from_secs(4)), COUNT_LATEST);
     }
 }
