@@ -149,9 +149,9 @@ impl Layout {
         format!("10.{}.0.0/16", 244 + self.instance)
     }
 
-    /// The pods' primary range on a node.
+    /// The pods' primary range on a node: 510 addresses, for more pods than a kubelet has by default.
     pub fn pod_cidr(self, index: u8) -> String {
-        format!("10.{}.{index}.0/24", 244 + self.instance)
+        format!("10.{}.{}.0/23", 244 + self.instance, 2 * index)
     }
 
     /// A port on 127.0.0.1: etcd's for clients (0) or peers (1).
@@ -199,6 +199,14 @@ mod tests {
         };
         let (demo, tests) = (names(Layout::DEMO), names(Layout::TESTS));
         assert!(demo.iter().all(|name| !tests.contains(name)), "{demo:?} {tests:?}");
+    }
+
+    #[test]
+    fn ranges_of_nodes_lie_side_by_side_within_the_clusters() {
+        let layout = Layout { instance: 9 };
+        assert_eq!(layout.cluster_cidr(), "10.253.0.0/16");
+        let ranges = [1, 2, MAX_NODES].map(|index| layout.pod_cidr(index));
+        assert_eq!(ranges, ["10.253.2.0/23", "10.253.4.0/23", "10.253.18.0/23"]);
     }
 
     #[test]

@@ -152,24 +152,28 @@ impl Socket {
         Ok(answers.into_outcomes())
     }
 
-    /// Reads all objects of a kind. Starts again when the kernel says that they changed meanwhile. One that
-    /// cannot be decoded is left out: a pod can put bytes that are no text into its links, and must not
-    /// blind us with that.
+    /// Reads all objects of a kind, and returns what is kept of each: whole, a link takes over 10 kB. Starts again when
+    /// the kernel says that they changed meanwhile. One that cannot be decoded is left out: a pod can put bytes
+    /// that are no text into its links, and must not blind us with that.
     ///
     /// # Errors
     /// What the kernel answers, or that it did not in time; `EINTR` if they never stop changing.
-    pub fn dump(&mut self, request: &RouteNetlinkMessage) -> Result<Vec<RouteNetlinkMessage>, Refusal> {
+    pub fn dump<T>(
+        &mut self,
+        request: &RouteNetlinkMessage,
+        mut keep: impl FnMut(RouteNetlinkMessage) -> Option<T>,
+    ) -> Result<Vec<T>, Refusal> {
         for _ in 0..DUMP_TRIES {
             self.counters.count(false);
             let mut bytes = Vec::new();
             self.encode(request.clone(), NLM_F_REQUEST | NLM_F_DUMP, &mut bytes);
             self.send(&bytes)?;
-            let (mut dumped, end) = (Dumped::default(), Instant::now() + self.deadline);
+            let (mut dumped, end) = (Dumped::to(&mut keep), Instant::now() + self.deadline);
             while !dumped.add(&self.buffer, self.sequence)? {
                 self.receive_until(end)?;
             }
             if !dumped.interrupted {
-                return Ok(dumped.messages);
+                return Ok(dumped.kept);
             }
         }
         Err(io::Error::from(io::ErrorKind::Interrupted).into())

@@ -37,8 +37,8 @@ pub enum Nri {
     Preinstalled,
 }
 
-/// Most pods of a node: below the 253 addresses of its primary range.
-const MAX_PODS: u32 = 200;
+/// Most pods of a node: 250 of a bench and those of the system; below the 509 addresses of its primary range.
+const MAX_PODS: u32 = 260;
 
 /// Settings of containerd.
 pub fn containerd(folder: &Path, tools: &Tools, nri: Nri) -> Result<String> {

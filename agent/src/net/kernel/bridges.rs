@@ -44,12 +44,12 @@ pub(super) fn remove(socket: &mut Socket, name: &str, node: &str, devices: &Devi
     let found = device(socket, name)?.filter(|found| bridge::is_ours(found, bridge::mac(node, name)));
     let Some(found) = found else { return Ok(()) };
     let action = || format!("delete the bridge {name}");
-    let dump = socket.dump(&request::dump_ports(found.index)).map_err(|refusal| refusal.during(action()))?;
-    let ports =
-        dump.into_iter().filter_map(Link::from_answer).filter(|port| port.controller == Some(found.index));
     // Pods' links are still in use, and anything else is someone's who would miss the bridge.
-    let kept: Vec<String> =
-        ports.filter(|port| port.is_ours() || !devices.allow(&port.name)).map(|port| port.name).collect();
+    let stays =
+        |port: &Link| port.controller == Some(found.index) && (port.is_ours() || !devices.allow(&port.name));
+    let name_of = |message| Link::from_answer(message).filter(stays).map(|port| port.name);
+    let kept = socket.dump(&request::dump_ports(found.index), name_of);
+    let kept = kept.map_err(|refusal| refusal.during(action()))?;
     if !kept.is_empty() {
         let action = format!("delete the bridge {name}, which still has the ports {}", kept.join(", "));
         return Err(netns::system(&action, Errno::EBUSY));
@@ -75,10 +75,8 @@ fn facts(socket: &mut Socket, wanted: &WantedBridge) -> Result<Facts, NetError> 
 
 /// The bridges of ours.
 pub(super) fn list(socket: &mut Socket, node: &str) -> Result<Vec<String>, NetError> {
-    let devices = host::all(socket)?.into_iter().map(as_device);
-    let ours =
-        devices.filter(|found| found.is_bridge && bridge::is_ours(found, bridge::mac(node, &found.name)));
-    Ok(ours.map(|bridge| bridge.name).collect())
+    let is_ours = |found: &Device| found.is_bridge && bridge::is_ours(found, bridge::mac(node, &found.name));
+    host::all(socket, |link| Some(as_device(link)).filter(is_ours).map(|bridge| bridge.name))
 }
 
 fn device(socket: &mut Socket, name: &str) -> Result<Option<Device>, NetError> {
@@ -110,17 +108,18 @@ fn is_isolated(link: &Link) -> bool {
 
 fn in_use(socket: &mut Socket, device: &Device) -> Result<bool, NetError> {
     let reading = || format!("read the addresses and routes of {}", device.name);
-    let addresses = socket.dump(&request::dump_addresses(Some(device.index)));
-    let addresses = addresses.map_err(|refusal| refusal.during(reading()))?;
-    if addresses.iter().any(|message| is_used_address(message, device.index)) {
+    let used = |message| is_used_address(&message, device.index).then_some(());
+    let addresses = socket.dump(&request::dump_addresses(Some(device.index)), used);
+    if !addresses.map_err(|refusal| refusal.during(reading()))?.is_empty() {
         return Ok(true);
     }
-    let routes = match socket.dump(&request::dump_routes_through(device.index)) {
+    let default = |message| is_default_route(&message).then_some(());
+    let routes = match socket.dump(&request::dump_routes_through(device.index), default) {
         // So answers the kernel when a filter leaves no table to look at.
         Err(refusal) if refusal.is(Errno::ENOENT) => return Ok(false),
         routes => routes.map_err(|refusal| refusal.during(reading()))?,
     };
-    Ok(routes.iter().any(is_default_route))
+    Ok(!routes.is_empty())
 }
 
 fn is_used_address(message: &RouteNetlinkMessage, index: u32) -> bool {

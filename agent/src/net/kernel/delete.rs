@@ -73,7 +73,7 @@ fn delete_now(socket: &mut Socket, doomed: &[Link]) -> Result<(), NetError> {
     if let [link] = doomed {
         return gone(socket.change(request::delete_link(link.index), 0), &link.name);
     }
-    let links = host::all(socket)?;
+    let links = host::all(socket, |link| Some((link.index, link.group)))?;
     let (Some(first), Some(group)) = (doomed.first(), unused_group(&links)) else {
         return Ok(());
     };
@@ -83,10 +83,10 @@ fn delete_now(socket: &mut Socket, doomed: &[Link]) -> Result<(), NetError> {
     gone(socket.change(request::delete_group(group), 0), &first.name)
 }
 
-/// A group that no link has. Two calls at a time may choose the same one: both only put there what is to go.
-fn unused_group(links: &[Link]) -> Option<u32> {
-    let used: BTreeSet<u32> = links.iter().map(|link| link.group).collect();
-    let start = links.iter().map(|link| link.index).max().unwrap_or_default();
+/// A group that none of the links has, given as index and group. Two calls at a time may choose the same one: both only put there what is to go.
+fn unused_group(links: &[(u32, u32)]) -> Option<u32> {
+    let used: BTreeSet<u32> = links.iter().map(|(_, group)| *group).collect();
+    let start = links.iter().map(|(index, _)| *index).max().unwrap_or_default();
     (0..=u32::from(u16::MAX))
         .map(|n| DOOMED | (start.wrapping_add(n) & 0xffff))
         .find(|group| !used.contains(group))

@@ -32,13 +32,13 @@ pub(super) fn find_all(
     Ok(links)
 }
 
-/// All links of the socket's namespace.
-pub(super) fn all(socket: &mut Socket) -> Result<Vec<Link>, NetError> {
-    let messages = socket.dump(&request::dump_links()).map_err(|refusal| refusal.during("list links"))?;
-    Ok(messages.into_iter().filter_map(Link::from_answer).collect())
+/// What is kept of all links of the socket's namespace.
+pub(super) fn all<T>(socket: &mut Socket, keep: impl Fn(Link) -> Option<T>) -> Result<Vec<T>, NetError> {
+    let kept = socket.dump(&request::dump_links(), |message| Link::from_answer(message).and_then(&keep));
+    kept.map_err(|refusal| refusal.during("list links"))
 }
 
 /// The host ends of ours.
 pub(super) fn list(socket: &mut Socket) -> Result<Vec<HostLink>, NetError> {
-    Ok(all(socket)?.into_iter().filter(Link::is_ours).map(Link::into_host_link).collect())
+    all(socket, |link| link.is_ours().then(|| link.into_host_link()))
 }

@@ -143,29 +143,27 @@ impl PodSession<'_> {
     }
 
     fn addresses(&mut self, link: &mut PodLink) -> Result<(), NetError> {
-        let dump = self.pod.dump(&request::dump_addresses(Some(link.index)));
-        for message in dump.map_err(|refusal| refusal.during("list addresses"))? {
-            let RouteNetlinkMessage::NewAddress(message) = message else {
-                continue;
-            };
-            let found = Some(&message).filter(|message| message.header.index == link.index);
-            if let Some((address, ours)) = found.and_then(read::address) {
-                link.addresses.push(address);
-                link.ours.extend(ours.then_some(address));
+        let of_link = |message| match message {
+            RouteNetlinkMessage::NewAddress(found) if found.header.index == link.index => {
+                read::address(&found)
             }
+            _ => None,
+        };
+        let dump = self.pod.dump(&request::dump_addresses(Some(link.index)), of_link);
+        for (address, ours) in dump.map_err(|refusal| refusal.during("list addresses"))? {
+            link.addresses.push(address);
+            link.ours.extend(ours.then_some(address));
         }
         Ok(())
     }
 
     fn routes(&mut self, links: &mut [PodLink]) -> Result<(), NetError> {
-        let dump = self.pod.dump(&request::dump_our_routes());
-        for message in dump.map_err(|refusal| refusal.during("list routes"))? {
-            let RouteNetlinkMessage::NewRoute(message) = message else {
-                continue;
-            };
-            let Some((index, route)) = read::route(&message) else {
-                continue;
-            };
+        let route = |message| match message {
+            RouteNetlinkMessage::NewRoute(found) => read::route(&found),
+            _ => None,
+        };
+        let dump = self.pod.dump(&request::dump_our_routes(), route);
+        for (index, route) in dump.map_err(|refusal| refusal.during("list routes"))? {
             if let Some(link) = links.iter_mut().find(|link| link.index == index) {
                 link.routes.push(route);
             }

@@ -57,15 +57,20 @@ fn outcome_of(frame: &NetlinkBuffer<&[u8]>) -> Outcome {
     }
 }
 
-/// What came back to a dump so far.
-#[derive(Default)]
-pub(super) struct Dumped {
-    pub messages: Vec<RouteNetlinkMessage>,
+/// What was kept of what came back to a dump so far.
+pub(super) struct Dumped<T, F> {
+    keep: F,
+    pub kept: Vec<T>,
     /// The objects changed meanwhile.
     pub interrupted: bool,
 }
 
-impl Dumped {
+impl<T, F: FnMut(RouteNetlinkMessage) -> Option<T>> Dumped<T, F> {
+    /// Nothing yet. Each object is reduced as it comes.
+    pub fn to(keep: F) -> Self {
+        Self { keep, kept: Vec::new(), interrupted: false }
+    }
+
     /// Takes in what was received; true when the kernel says that this was all.
     pub fn add(&mut self, bytes: &[u8], sequence: u32) -> Result<bool, Refusal> {
         for frame in frames(bytes) {
@@ -84,7 +89,8 @@ impl Dumped {
             NLMSG_ERROR => acknowledged(frame.payload(), frame.flags()).map(|()| true),
             NLMSG_DONE => done(frame.payload()).map(|()| true),
             kind => {
-                self.messages.extend(RouteNetlinkMessage::parse_with_param(frame.payload(), kind).ok());
+                let message = RouteNetlinkMessage::parse_with_param(frame.payload(), kind);
+                self.kept.extend(message.ok().and_then(&mut self.keep));
                 Ok(false)
             }
         }
@@ -180,7 +186,7 @@ mod tests {
             [(&request[..HEADER], NLM_F_CAPPED | NLM_F_ACK_TLVS), (&request[..], NLM_F_ACK_TLVS)]
         {
             let bytes = refusal(echoed, flags, "mtu less than device minimum");
-            let error = Dumped::default().add(&bytes, 7).unwrap_err();
+            let error = Dumped::to(Some).add(&bytes, 7).unwrap_err();
             assert_eq!(error.source.raw_os_error(), Some(22));
             assert_eq!(error.text.as_deref(), Some("mtu less than device minimum"));
         }
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn an_error_without_words_has_none() {
         let error =
-            Dumped::default().add(&refusal(&[0; HEADER], NLM_F_CAPPED, "not announced"), 7).unwrap_err();
+            Dumped::to(Some).add(&refusal(&[0; HEADER], NLM_F_CAPPED, "not announced"), 7).unwrap_err();
         assert_eq!(error.text, None);
     }
 
@@ -197,14 +203,14 @@ mod tests {
     fn an_acknowledgement_ends_the_answer() {
         let mut payload = 0_i32.to_ne_bytes().to_vec();
         payload.extend([0; HEADER]);
-        assert!(Dumped::default().add(&message(NLMSG_ERROR, 0, 7, &payload), 7).unwrap());
+        assert!(Dumped::to(Some).add(&message(NLMSG_ERROR, 0, 7, &payload), 7).unwrap());
     }
 
     #[test]
     fn a_late_answer_to_another_request_is_passed_over() {
         let mut payload = (-1_i32).to_ne_bytes().to_vec();
         payload.extend([0; HEADER]);
-        assert!(!Dumped::default().add(&message(NLMSG_ERROR, 0, 6, &payload), 7).unwrap());
+        assert!(!Dumped::to(Some).add(&message(NLMSG_ERROR, 0, 6, &payload), 7).unwrap());
     }
 
     #[test]
@@ -223,19 +229,19 @@ mod tests {
 
     #[test]
     fn a_dump_says_that_it_was_overtaken_or_failed() {
-        let mut answer = Dumped::default();
+        let mut answer = Dumped::to(Some);
         assert!(answer.add(&message(NLMSG_DONE, NLM_F_DUMP_INTR, 7, &0_i32.to_ne_bytes()), 7).unwrap());
         assert!(answer.interrupted);
         let failed = message(NLMSG_DONE, 0, 7, &(-22_i32).to_ne_bytes());
-        assert_eq!(Dumped::default().add(&failed, 7).unwrap_err().source.raw_os_error(), Some(22));
+        assert_eq!(Dumped::to(Some).add(&failed, 7).unwrap_err().source.raw_os_error(), Some(22));
     }
 
     #[test]
     fn a_message_cut_short_is_an_error_and_not_a_loop() {
         let mut bytes = message(16, 0, 7, &[0; 8]);
         bytes[0] = 200;
-        assert!(Dumped::default().add(&bytes, 7).is_err());
+        assert!(Dumped::to(Some).add(&bytes, 7).is_err());
         bytes[0] = 0;
-        assert!(Dumped::default().add(&bytes, 7).is_err());
+        assert!(Dumped::to(Some).add(&bytes, 7).is_err());
     }
 }
