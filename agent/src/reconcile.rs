@@ -1,6 +1,6 @@
 //! The loop of one pod: look, decide, do, say. Keyed by UID, ordered within a pod, side by side across pods.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,9 +38,11 @@ mod release;
 mod say;
 mod stray;
 mod unheld;
+mod waiting;
 mod write;
 
 pub use edges::Edges;
+pub use waiting::{Awaited, Waiting};
 
 /// Everything a pod's loop needs.
 pub struct Agent {
@@ -85,7 +87,7 @@ pub struct Agent {
     /// Pods by what this loop remembers of them.
     pub memory: Mutex<HashMap<String, Memory>>,
     /// Pods that wait for a sandbox to come or to end.
-    pub waiting: Mutex<HashSet<String>>,
+    pub waiting: Mutex<Waiting>,
     /// Sandboxes whose first container has to wait, or not any more.
     pub waits: Waits,
     /// Which pods a test wants attached late.
@@ -235,7 +237,7 @@ impl Agent {
         if gone {
             self.lock_memory().remove(uid);
         }
-        self.wait_for_sandbox(uid, false);
+        self.wait_for_sandbox(uid, None);
         Ok(Next::Idle)
     }
 
@@ -247,14 +249,11 @@ impl Agent {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes whether a pod waits for a sandbox to come or to end; while one does, the runtime is asked more often.
-    fn wait_for_sandbox(&self, uid: &str, waits: bool) {
+    /// Notes what a pod waits for of its sandbox, if anything; while one does, the runtime is asked more often.
+    fn wait_for_sandbox(&self, uid: &str, awaited: Option<Awaited>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waits && waiting.insert(uid.to_owned()) {
-            // Sent for every one that begins to wait, also when others wait already: each causes a list at once.
-            self.armed.send_replace(true);
-        } else if !waits && waiting.remove(uid) && waiting.is_empty() {
-            self.armed.send_replace(false);
+        if let Some(armed) = waiting.note(uid, awaited) {
+            self.armed.send_replace(armed);
         }
     }
 

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use super::adopt::Adopted;
 use super::probe::Verdict;
-use super::{Agent, RESYNC, RoundError, announce};
+use super::{Agent, Awaited, RESYNC, RoundError, announce};
 use crate::bring::{self, Brought, Order};
 use crate::clock::Clock;
 use crate::intent::{self, Intent, Problem, Wanted, World};
@@ -225,7 +225,7 @@ impl Agent {
         mut problems: Vec<Problem>,
     ) -> Result<Next, RoundError> {
         let uid = &pod.key.uid;
-        self.wait_for_sandbox(uid, !pod.deleting);
+        self.wait_for_sandbox(uid, (!pod.deleting).then_some(Awaited::Start));
         if pod.deleting {
             return Ok(Next::After(RESYNC));
         }
@@ -253,7 +253,7 @@ impl Agent {
         let uid = &pod.key.uid;
         let seen = self.remember(uid, |memory| memory.see(&sandbox.id, Instant::now()));
         let Some(path) = self.path(sandbox).await? else {
-            self.wait_for_sandbox(uid, false);
+            self.wait_for_sandbox(uid, None);
             problems.push(Problem::new(Reason::HostNetwork, Reason::HostNetwork.means()));
             self.say(pod, record, None, &[], &Progress::Waiting(merge(problems))).await?;
             return Ok(Next::After(RESYNC));
@@ -316,7 +316,7 @@ impl Agent {
         seen: Instant,
     ) -> Result<Next, RoundError> {
         let uid = &pod.key.uid;
-        self.wait_for_sandbox(uid, brought.superseded);
+        self.wait_for_sandbox(uid, brought.superseded.then_some(Awaited::Start));
         if let Some(what) = &brought.repaired {
             self.remember(uid, |memory| memory.repairs.take(Instant::now())).ok();
             self.tell_repair(pod, what.clone()).await;

@@ -13,7 +13,7 @@ use fairlead_crds::pod_network::Attachment;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Agent, RoundError};
+use super::{Agent, Awaited, RoundError};
 use crate::bring;
 use crate::ipam::{self, Holding};
 use crate::model::Record;
@@ -34,7 +34,7 @@ impl Agent {
         self.view.lock().records.remove(uid);
         self.left(uid, &record.spec.attachments);
         self.forget_links(record);
-        self.wait_for_sandbox(uid, false);
+        self.wait_for_sandbox(uid, None);
         self.metrics.released(proven.elapsed());
         self.changed.notify_one();
         info!("released");
@@ -73,7 +73,7 @@ impl Agent {
     /// Whether no sandbox of a pod that is gone can be there any more.
     fn is_proven_gone(&self, uid: &str) -> bool {
         let gone_since = self.remember(uid, |memory| *memory.gone_since.get_or_insert_with(Instant::now));
-        self.wait_for_sandbox(uid, true);
+        self.wait_for_sandbox(uid, Some(Awaited::End));
         let sandboxes = self.sandboxes();
         let proven = sandboxes.trusted_since(gone_since.into_std()) && !sandboxes.any_ready(uid);
         if !proven {
