@@ -13,10 +13,11 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use clap::Parser;
 use fairlead_tests::{
     Cluster, fairlead,
     measure::{
-        self, PodWatch, Report, Section, Times, Unit,
+        self, PodWatch, Report, Section, Times, Unit, page,
         usage::{self, Memory},
     },
     node::Nri,
@@ -27,6 +28,7 @@ const WAVE: usize = 10;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(180);
 const RESULTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../bench");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 
 const NETWORK: &str = r#"
 apiVersion: v1
@@ -42,19 +44,37 @@ spec:
   allowedNamespaces: {from: All}
 "#;
 
+/// Measures what an attachment costs on a real node.
+#[derive(Parser)]
+struct Args {
+    /// Copies the table into docs/performance.md
+    #[arg(long)]
+    write_docs: bool,
+    /// Given by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     measure::exit_code(bench().await)
 }
 
 async fn bench() -> Result<()> {
+    let args = Args::parse();
+    // `cargo test --all-targets` starts benches too.
+    if !args.bench {
+        eprintln!("nothing is measured: run it with `cargo bench -p fairlead-tests --bench attach`");
+        return Ok(());
+    }
     let report =
         measure::on_a_cluster("attach", 1, Nri::default(), async |cluster, _| run(cluster).await).await?;
     println!("{}", report.conditions);
     for section in &report.sections {
         println!("{}", section.shown());
     }
-    report.write(Path::new(RESULTS))
+    report.write(Path::new(RESULTS))?;
+    if args.write_docs { page::fill(Path::new(PAGE), &report) } else { Ok(()) }
 }
 
 async fn run(cluster: &Cluster) -> Result<Report> {

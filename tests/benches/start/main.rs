@@ -52,7 +52,7 @@ struct Args {
     /// Only these parts of the bench
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Part::ALL)]
     only: Vec<Part>,
-    /// Copies the tables into docs/performance.md, those of the last `attach` bench too, and draws its charts
+    /// Copies the tables into docs/performance.md, and draws its charts
     #[arg(long)]
     write_docs: bool,
     /// Given by cargo
@@ -97,15 +97,7 @@ async fn bench() -> Result<()> {
     })
     .await?;
     report.write(Path::new(RESULTS))?;
-    if args.write_docs { write_docs(&report) } else { Ok(()) }
-}
-
-fn write_docs(report: &Report) -> Result<()> {
-    page::fill(Path::new(PAGE), report)?;
-    match Report::read(Path::new(RESULTS), "attach")? {
-        Some(attach) => page::fill(Path::new(PAGE), &attach),
-        None => Ok(()),
-    }
+    if args.write_docs { page::fill(Path::new(PAGE), &report) } else { Ok(()) }
 }
 
 async fn run(cluster: &Cluster, progress: &Progress, args: &Args) -> Result<Report> {

@@ -1,6 +1,6 @@
 //! What a bench found, in the one form that is printed, written as JSON and copied into the documentation.
 
-use std::{fs, io::ErrorKind, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, TableStyle, presets::UTF8_FULL_CONDENSED};
@@ -26,18 +26,6 @@ impl Report {
         fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
         fs::write(&file, serde_json::to_vec_pretty(self)?)
             .with_context(|| format!("writing {}", file.display()))
-    }
-
-    /// Reads the last one of a bench from a folder; `None` if it has not run.
-    pub fn read(folder: &Path, bench: &str) -> Result<Option<Self>> {
-        let file = folder.join(format!("{bench}.json"));
-        let text = match fs::read(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            read => read.with_context(|| format!("reading {}", file.display()))?,
-        };
-        let read = serde_json::from_slice(&text);
-        read.map(Some)
-            .with_context(|| format!("{} is of another version: run the bench again", file.display()))
     }
 }
 
@@ -209,13 +197,13 @@ mod tests {
     #[test]
     fn a_report_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(Report::read(folder.path(), "start").unwrap().is_none());
         let mut section = Section::new("one", "One", ["a"]);
         section.percentiles("x", &[&Times::from(vec![1.0, 2.0])], ["1 ms", "", ""]);
         section.chart(&[&Times::from(vec![1.0, 2.0])]);
         let report = Report { bench: "start".into(), conditions: "here".into(), sections: vec![section] };
         report.write(folder.path()).unwrap();
-        let read = Report::read(folder.path(), "start").unwrap().unwrap();
+        let read: Report =
+            serde_json::from_slice(&fs::read(folder.path().join("start.json")).unwrap()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{report:?}"));
     }
 }
