@@ -28,7 +28,6 @@ const WAVE: usize = 10;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(180);
 const RESULTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../bench");
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 
 const NETWORK: &str = r#"
 apiVersion: v1
@@ -74,7 +73,7 @@ async fn bench() -> Result<()> {
         println!("{}", section.shown());
     }
     report.write(Path::new(RESULTS))?;
-    if args.write_docs { page::fill(Path::new(PAGE), &report) } else { Ok(()) }
+    if args.write_docs { page::fill(Path::new(page::PERFORMANCE), &report) } else { Ok(()) }
 }
 
 async fn run(cluster: &Cluster) -> Result<Report> {

@@ -31,7 +31,6 @@ use crate::{bench::Bench, many::Crowd};
 const NAME: &str = "start";
 const NODES: u8 = 2;
 const RESULTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../bench");
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 
 const ROLLOUT: Crowd =
     Crowd { name: "rollout", title: "100 pods at once on two nodes", pods: 100, nodes: 2, rounds: 1 };
@@ -97,7 +96,7 @@ async fn bench() -> Result<()> {
     })
     .await?;
     report.write(Path::new(RESULTS))?;
-    if args.write_docs { page::fill(Path::new(PAGE), &report) } else { Ok(()) }
+    if args.write_docs { page::fill(Path::new(page::PERFORMANCE), &report) } else { Ok(()) }
 }
 
 async fn run(cluster: &Cluster, progress: &Progress, args: &Args) -> Result<Report> {

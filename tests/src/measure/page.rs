@@ -10,6 +10,9 @@ use comfy_table::presets::ASCII_MARKDOWN;
 
 use super::{Report, Section, chart};
 
+/// The page that benches write their tables into.
+pub const PERFORMANCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
+
 const BEGIN: &str = "<!-- bench: ";
 const CLOSE: &str = " -->\n";
 const END: &str = "<!-- end -->";

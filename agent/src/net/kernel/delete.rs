@@ -83,7 +83,8 @@ fn delete_now(socket: &mut Socket, doomed: &[Link]) -> Result<(), NetError> {
     gone(socket.change(request::delete_group(group), 0), &first.name)
 }
 
-/// A group that none of the links has, given as index and group. Two calls at a time may choose the same one: both only put there what is to go.
+/// A group that none of the links has, each given as index and group. Two calls at a time may choose the same one: both
+/// only put there what is to go.
 fn unused_group(links: &[(u32, u32)]) -> Option<u32> {
     let used: BTreeSet<u32> = links.iter().map(|(_, group)| *group).collect();
     let start = links.iter().map(|(index, _)| *index).max().unwrap_or_default();
