@@ -1,6 +1,6 @@
 //! Watches a node, and traffic between two of its pods, while something happens that must not disturb them.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use fairlead_crds::PodNetwork;
@@ -9,6 +9,8 @@ use fairlead_tests::{node::Node, wait};
 use crate::{fixtures, trial::Env};
 
 const SEEN: Duration = Duration::from_secs(5);
+/// A watch during which fewer packets were sent has not watched.
+const FEWEST: u32 = 20;
 /// The watches end by themselves if the trial does not come to its end.
 const LONGEST: &str = "400";
 /// The kernel tells of the ports of the primary network's bridge long after they came up.
@@ -91,20 +93,34 @@ impl Ping {
         Ok(Self { pod, pid })
     }
 
-    /// Stops it.
+    /// Waits until a packet sent from now on is answered, and stops it.
     ///
     /// # Errors
-    /// When a packet was lost, with how many.
+    /// When a packet before that one was lost, with which, or when none is answered any more.
     pub async fn check(self, env: &Env) -> Result<()> {
-        // At SIGINT it counts.
-        env.exec(&self.pod, &["sh", "-c", &format!("kill -INT {}; sleep 1", self.pid)]).await?;
-        let pinged = env.exec(&self.pod, &["cat", "/ping"]).await?;
-        let counts = pinged.lines().find(|line| line.contains("packets transmitted"));
-        let counts = counts.with_context(|| format!("no count: {pinged}"))?;
-        let sent: u32 =
-            counts.split_whitespace().next().and_then(|word| word.parse().ok()).context(counts.to_owned())?;
-        ensure!(sent >= 20 && counts.contains(" 0% packet loss"), "{}: {counts}", self.pod);
+        let seen = self.answered(env).await?.last().copied();
+        // The one after it may be on its way already.
+        let later = seen.map_or(0, |last| last + 2);
+        let answered =
+            wait::until(SEEN, &format!("an answer for {} after packet {seen:?}", self.pod), || async {
+                let answered = self.answered(env).await?;
+                ensure!(answered.last().is_some_and(|last| *last >= later), "{} answers", answered.len());
+                Ok(answered)
+            })
+            .await;
+        env.exec(&self.pod, &["sh", "-c", &format!("kill {}", self.pid)]).await?;
+        let answered = answered?;
+        let sent = answered.last().map_or(0, |last| last + 1);
+        let lost: Vec<_> = (0..sent).filter(|packet| !answered.contains(packet)).collect();
+        ensure!(sent >= FEWEST && lost.is_empty(), "{}: of {sent} packets lost {lost:?}", self.pod);
         Ok(())
+    }
+
+    /// The packets that were answered. Its own count of losses has the one that is on its way when it is stopped.
+    async fn answered(&self, env: &Env) -> Result<BTreeSet<u32>> {
+        let pinged = env.exec(&self.pod, &["cat", "/ping"]).await?;
+        let number = |line: &str| line.split_once(" seq=")?.1.split_whitespace().next()?.parse().ok();
+        Ok(pinged.lines().filter_map(number).collect())
     }
 }
 
