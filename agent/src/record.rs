@@ -277,11 +277,15 @@ impl Records {
 
     /// Writes our condition on a pod. A pod that is gone, or another of the same name, is success.
     ///
+    /// While its containers start, the kubelet does not queue a pod for a condition that changed: what it does next may
+    /// still be done with the pod as it was, without the condition, and Ready waits for its next look at the node, up to
+    /// a second. For an annotation it queues the pod anew.
+    ///
     /// # Errors
     /// [`ApiError`].
     pub async fn set_condition(
         &self,
-        key: &PodKey,
+        pod: &Pod,
         condition: &PodCondition,
         flipped: bool,
     ) -> Result<(), ApiError> {
@@ -289,15 +293,24 @@ impl Records {
             "type": names::NETWORK_READY, "status": if condition.ready { "True" } else { "False" },
             "reason": condition.reason, "message": condition.message,
         });
+        let mut metadata = json!({ "uid": pod.key.uid });
         if flipped {
             let now = self.clock.wall();
-            value["lastTransitionTime"] = json!(now.round(jiff::Unit::Second).unwrap_or(now).to_string());
+            let rounded = |unit| now.round(unit).unwrap_or(now).to_string();
+            value["lastTransitionTime"] = json!(rounded(jiff::Unit::Second));
+            if condition.ready && pod.nri {
+                metadata["annotations"] =
+                    json!({ names::ATTACHED_AT_ANNOTATION: rounded(jiff::Unit::Millisecond) });
+            }
         }
-        let patch = json!({ "metadata": { "uid": key.uid }, "status": { "conditions": [value] } });
-        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let patch = json!({ "metadata": metadata, "status": { "conditions": [value] } });
+        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
         let patch = Patch::Strategic(patch);
-        match call("patch the pod's condition", pods.patch_status(&key.name, &PatchParams::default(), &patch))
-            .await
+        match call(
+            "patch the pod's condition",
+            pods.patch_status(&pod.key.name, &PatchParams::default(), &patch),
+        )
+        .await
         {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error),
             _ => Ok(()),

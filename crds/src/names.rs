@@ -26,6 +26,9 @@ pub const SELECTED_ANNOTATION: &str = "fairlead.dev/selected";
 pub const HOLD_ANNOTATION: &str = "fairlead.dev/hold";
 /// The value of [`HOLD_ANNOTATION`] for a pod that the runtime's plugins hold.
 pub const HOLD_NRI: &str = "nri";
+/// Pod annotation: when the interfaces of a pod that the runtime's plugins hold were attached, RFC 3339 with milliseconds.
+/// Written with the pod's condition, so that the kubelet takes note of it at once.
+pub const ATTACHED_AT_ANNOTATION: &str = "fairlead.dev/attached-at";
 /// Pod annotation by which containerd's default validator refuses containers while the named NRI plugins are not
 /// connected: a JSON list of their names. `<key>/container.<name>` and `<key>/pod` come before it.
 pub const REQUIRED_PLUGINS_ANNOTATION: &str = "required-plugins.noderesource.dev";

@@ -7,8 +7,11 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{PodNetwork, names};
 use fairlead_tests::{fairlead, wait};
-use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
-use kube::{Api, api::ListParams};
+use k8s_openapi::{
+    api::core::v1::Pod,
+    jiff::{SignedDuration, Timestamp},
+};
+use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
@@ -57,6 +60,20 @@ impl<'a> Held<'a> {
 
     async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.env.cluster.kubectl(&[&["-n", NAMESPACE][..], arguments].concat()).await
+    }
+
+    /// The pod says when it was attached: after it was created, and before its container started.
+    async fn check_attached_at(&self, number: usize) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.env.cluster.client(), NAMESPACE);
+        let pod = pods.get(&self.name(number)).await?;
+        let said = pod.annotations().get(names::ATTACHED_AT_ANNOTATION).context("no time")?;
+        let at: Timestamp = said.parse()?;
+        let created = pod.creation_timestamp().context("never created")?.0;
+        let state = pod.status.and_then(|status| status.container_statuses?.into_iter().next()?.state);
+        let running = state.and_then(|state| state.running?.started_at).context("it does not run")?.0;
+        // Both are of the second that began.
+        ensure!(created <= at && at < running + SignedDuration::from_secs(1), "{created}, {at}, {running}");
+        Ok(())
     }
 
     /// Creates pods on one node.
@@ -134,6 +151,7 @@ async fn sees_net1(env: Arc<Env>) -> Result<()> {
         ensure!(addresses >= 2, "{} did not see its addresses at its start:\n{seen}", held.name(number));
         let condition = held.condition(number, "Held").await?;
         ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
+        held.check_attached_at(number).await?;
     }
     Ok(())
 }

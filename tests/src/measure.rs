@@ -1,7 +1,7 @@
 //! What benches read off a cluster: times of pods, and time, messages, requests, memory and processor time of ours.
 //!
 //! ```text
-//! run -> pods, usage, links, requests (readings) -> report (tables, JSON) -> page (docs), chart (SVG)
+//! run -> pods, usage, processors, links, requests (readings) -> report (tables, JSON) -> page (docs), chart (SVG)
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,12 +19,14 @@ mod chart;
 pub mod links;
 pub mod page;
 mod pods;
+mod processors;
 mod report;
 mod requests;
 mod run;
 pub mod usage;
 
 pub use pods::PodWatch;
+pub use processors::Processors;
 pub use report::{Report, Section, Series, Unit};
 pub use requests::{Client, requests};
 pub use run::{conditions, exit_code, on_a_cluster};

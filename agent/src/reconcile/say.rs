@@ -61,7 +61,7 @@ impl Agent {
             return Ok(());
         }
         let flipped = pod.condition.as_ref().is_none_or(|old| old.ready != wanted.ready);
-        self.records.set_condition(&pod.key, &wanted, flipped).await?;
+        self.records.set_condition(pod, &wanted, flipped).await?;
         self.metrics.api_write("condition");
         // The watch tells later; until then we know what we wrote.
         if let Some(known) = self.view.lock().pods.get_mut(&pod.key.uid) {

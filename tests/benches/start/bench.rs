@@ -4,7 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{PodNetwork, names};
-use fairlead_tests::{Cluster, fairlead, measure::PodWatch, node::Node, progress::Progress, wait};
+use fairlead_tests::{
+    Cluster, fairlead,
+    measure::{PodWatch, Processors},
+    node::Node,
+    progress::Progress,
+    wait,
+};
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{self as core, Pod};
 use kube::{
@@ -84,6 +90,8 @@ pub struct Started {
     pub names: Vec<String>,
     /// From the first creation to Ready of each, in milliseconds, the first first.
     pub times: Vec<f64>,
+    /// The machine's processors when the first was created, and when the last was Ready.
+    pub processors: [Processors; 2],
 }
 
 impl<'a> Bench<'a> {
@@ -126,12 +134,13 @@ impl<'a> Bench<'a> {
         let names: Vec<String> = (first..self.serial).map(|number| format!("pod-{number}")).collect();
         let placed = names.iter().zip(nodes.iter().cycle());
         let pods = placed.map(|(name, node)| pod(name, variant, &node.name())).collect::<Result<Vec<_>>>()?;
+        let before = Processors::now()?;
         let begun = Instant::now();
         let how = PostParams::default();
         try_join_all(pods.iter().map(|pod| self.pods.create(&how, pod))).await?;
         let times = self.watch.ready(&names, begun, PATIENCE).await;
         let times = times.with_context(|| format!("starting pods: {}", variant.name()))?;
-        Ok(Started { names, times })
+        Ok(Started { names, times, processors: [before, Processors::now()?] })
     }
 
     /// Deletes all pods, and waits until they and their records are gone.

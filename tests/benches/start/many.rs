@@ -1,10 +1,10 @@
 //! Many pods at once.
 
 use anyhow::Result;
-use fairlead_tests::measure::{Section, Times, Unit};
+use fairlead_tests::measure::{Processors, Section, Times, Unit};
 
 use crate::{
-    bench::{Bench, Variant, columns},
+    bench::{Bench, Started, Variant, columns},
     cost::{Cost, Meter},
 };
 
@@ -31,6 +31,8 @@ pub struct Found {
     last: [Times; 3],
     /// Of one pod, from before its creation until it is gone.
     costs: [Cost; 3],
+    /// From the creation of each crowd until its last pod was Ready.
+    spent: [Processors; 3],
 }
 
 impl Crowd {
@@ -41,12 +43,15 @@ impl Crowd {
         let nodes = bench.cluster.nodes().iter().take(self.nodes).cloned().collect::<Vec<_>>();
         let mut each = Variant::ALL.map(|_| Vec::new());
         let mut last = Variant::ALL.map(|_| Vec::new());
+        let mut spent = Variant::ALL.map(|_| Processors::default());
         let mut costs = Variant::ALL.map(|_| Cost::default());
         for round in 0..self.rounds {
             for variant in Variant::order(round) {
                 let meter = Meter::begin(bench.cluster).await?;
-                let times = bench.start(variant, usize::from(self.pods), &nodes).await?.times;
+                let Started { times, processors: [from, to], .. } =
+                    bench.start(variant, usize::from(self.pods), &nodes).await?;
                 bench.clear().await?;
+                spent[variant as usize].add(from, to);
                 costs[variant as usize]
                     .add(&meter.end(bench.cluster)?, 1.0 / f64::from(self.pods) / f64::from(self.rounds));
                 last[variant as usize].extend(times.last());
@@ -55,7 +60,7 @@ impl Crowd {
             }
         }
         stage.done();
-        Ok(Found { crowd: self, each: each.map(Times::from), last: last.map(Times::from), costs })
+        Ok(Found { crowd: self, each: each.map(Times::from), last: last.map(Times::from), costs, spent })
     }
 }
 
@@ -70,6 +75,7 @@ impl Found {
             section.row(&format!("first create to all Ready, {word}"), Unit::Milliseconds, cells);
             section.target(if p == 50 { target } else { "" });
         }
+        Processors::rows(&mut section, self.spent);
         section.chart(&kinds);
         section
     }

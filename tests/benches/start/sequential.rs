@@ -1,7 +1,7 @@
 //! One pod after the other, on a node that does nothing else.
 
 use anyhow::Result;
-use fairlead_tests::measure::{Section, Times};
+use fairlead_tests::measure::{Processors, Section, Times};
 
 use crate::bench::{Bench, Variant, columns};
 
@@ -11,9 +11,13 @@ pub async fn run(bench: &mut Bench<'_>, rounds: u32) -> Result<Section> {
     stage.total(u64::from(rounds));
     let node = std::slice::from_ref(bench.node()?);
     let mut times = Variant::ALL.map(|_| Vec::new());
+    let mut spent = Variant::ALL.map(|_| Processors::default());
     for round in 0..rounds {
         for variant in Variant::order(round) {
-            times[variant as usize].extend(bench.start(variant, 1, node).await?.times);
+            let started = bench.start(variant, 1, node).await?;
+            let [from, to] = started.processors;
+            spent[variant as usize].add(from, to);
+            times[variant as usize].extend(started.times);
             bench.clear().await?;
         }
         stage.step();
@@ -23,6 +27,7 @@ pub async fn run(bench: &mut Bench<'_>, rounds: u32) -> Result<Section> {
     let kinds = times.each_ref();
     let mut section = Section::new("sequential", "Pods one by one on one node", columns()).compared();
     section.percentiles("create to Ready", &kinds, ["nri at most 1.05 ×", "", ""]);
+    Processors::rows(&mut section, spent);
     section.chart(&kinds);
     Ok(section)
 }

@@ -131,7 +131,7 @@ pub async fn an_agent_writes_what_is_named_as_its_node_only(place: &Place) -> Re
     )
 }
 
-/// Of a pod of its own node the agent writes one condition.
+/// Of a pod of its own node the agent writes one condition, and when it became true.
 pub async fn an_agent_writes_one_condition_of_its_own_pods_only(place: &Place) -> Result<()> {
     let one = place.agent("node1").await?;
     let pods = Place::pods(&place.namespace);
@@ -149,6 +149,9 @@ pub async fn an_agent_writes_one_condition_of_its_own_pods_only(place: &Place) -
     let condition = |name: &str| json!({ "status": { "conditions": [{ "type": name, "status": "True" }] } });
     let status = |path: &str| format!("{path}/status");
     attempt(&one, Verb::Strategic, &status(&paths[0]), &condition(names::NETWORK_READY)).await?;
+    let attached =
+        json!({ "metadata": { "annotations": { names::ATTACHED_AT_ANNOTATION: "2026-01-01T00:00:00Z" } } });
+    attempt(&one, Verb::Strategic, &status(&paths[0]), &attached).await?;
     refused(
         attempt(&one, Verb::Strategic, &status(&paths[1]), &condition(names::NETWORK_READY)).await,
         "of its own node",

@@ -70,6 +70,8 @@ pub enum Unit {
     Milliseconds,
     /// 2^20 bytes
     Mebibytes,
+    /// Hundredths of a whole
+    Percent,
     /// A number of things
     Count,
 }
@@ -79,6 +81,7 @@ impl Unit {
         match self {
             Self::Milliseconds => format!("{figure:.1} ms"),
             Self::Mebibytes => format!("{figure:.1} MiB"),
+            Self::Percent => format!("{figure:.1} %"),
             Self::Count => format!("{figure:.2}"),
         }
     }
