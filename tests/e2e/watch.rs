@@ -108,7 +108,8 @@ impl Ping {
                 Ok(answered)
             })
             .await;
-        env.exec(&self.pod, &["sh", "-c", &format!("kill {}", self.pid)]).await?;
+        // It may have ended by itself, and what it was about is then the better error.
+        env.exec(&self.pod, &["sh", "-c", &format!("kill {} || true", self.pid)]).await?;
         let answered = answered?;
         let sent = answered.last().map_or(0, |last| last + 1);
         let lost: Vec<_> = (0..sent).filter(|packet| !answered.contains(packet)).collect();
