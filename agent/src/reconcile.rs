@@ -251,10 +251,14 @@ impl Agent {
 
     /// Notes what a pod waits for of its sandbox, if anything; while one does, the runtime is asked more often.
     fn wait_for_sandbox(&self, uid: &str, awaited: Option<Awaited>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock_waiting();
         if let Some(armed) = waiting.note(uid, awaited) {
             self.armed.send_replace(armed);
         }
+    }
+
+    fn lock_waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sandboxes(&self) -> Arc<Sandboxes> {
@@ -275,7 +279,7 @@ impl Agent {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), links);
     }
 
-    /// Notes when sandboxes were first seen, for the time it takes to attach.
+    /// Notes when sandboxes were first seen: for the time it takes to attach, and for the pods in line behind them.
     pub fn saw(&self, change: &Change) {
         let pods: Vec<&String> = {
             let view = self.view.lock();
@@ -283,7 +287,8 @@ impl Agent {
         };
         for (uid, sandbox) in pods.into_iter().filter_map(|uid| Some((uid, change.now.newest(uid)?))) {
             let at = change.now.told_at(&sandbox.id).map_or_else(Instant::now, Instant::from_std);
-            self.remember(uid, |memory| memory.see(&sandbox.id, at));
+            let first_seen = self.remember(uid, |memory| memory.see(&sandbox.id, at));
+            self.lock_waiting().came(first_seen);
         }
     }
 

@@ -28,8 +28,8 @@ mod take;
 
 /// How soon to look whether a reserved address has been given.
 const SOON: Duration = Duration::from_millis(300);
-/// How long a sandbox may be missing before the record says so: usually it comes within that time.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How soon to look again at a pod that something else brings here before.
+const RARELY: Duration = Duration::from_secs(5);
 
 impl Agent {
     pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
@@ -60,7 +60,7 @@ impl Agent {
         let sandbox = self.sandboxes().newest(&pod.key.uid).cloned();
         match sandbox {
             // The end of the probe brings the pod here again.
-            Some(_) if verdict == Verdict::Open => Ok(Next::After(PATIENCE)),
+            Some(_) if verdict == Verdict::Open => Ok(Next::After(RARELY)),
             Some(sandbox) => self.attach_in(&pod, &record, &sandbox, interfaces, problems).await,
             None => self.await_sandbox(&pod, &record, problems).await,
         }
@@ -229,12 +229,12 @@ impl Agent {
         if pod.deleting {
             return Ok(Next::After(RESYNC));
         }
-        let missing =
-            self.remember(uid, |memory| memory.missing_since.get_or_insert_with(Instant::now).elapsed());
-        if problems.is_empty() && missing < PATIENCE {
-            return Ok(Next::After(PATIENCE.saturating_sub(missing)));
-        }
+        let now = Instant::now();
+        let missing_since = self.remember(uid, |memory| *memory.missing_since.get_or_insert(now));
         if problems.is_empty() {
+            if let Some(left) = self.lock_waiting().patience(missing_since, now) {
+                return Ok(Next::After(left));
+            }
             problems.push(Problem::new(Reason::Waiting, Reason::Waiting.means()));
         }
         let next = next_after(&problems);

@@ -1,6 +1,17 @@
-//! Pods that wait for their sandbox to come or to end, and when the runtime has to be asked for their sake.
+//! Pods that wait for their sandbox to come or to end: when the runtime has to be asked for their sake, and when it is to
+//! be said that they wait.
 
 use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// How long a sandbox may be missing before the record says so, while the node makes no other one either: usually it
+/// comes within that time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same while the node makes others. It has many pods to start: each of them saying that it waits would cost two
+/// requests more, when there are most of them, and tell nothing that is wrong.
+const PATIENCE_IN_LINE: Duration = Duration::from_secs(30);
 
 /// What a pod waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +26,7 @@ pub enum Awaited {
 #[derive(Debug, Default)]
 pub struct Waiting {
     pods: HashMap<String, Awaited>,
+    came: Option<Instant>,
 }
 
 impl Waiting {
@@ -32,6 +44,18 @@ impl Waiting {
             None => self.pods.is_empty().then_some(false),
         }
     }
+
+    /// Notes that a sandbox of any pod of the node was first seen.
+    pub fn came(&mut self, at: Instant) {
+        self.came = self.came.max(Some(at));
+    }
+
+    /// How much longer a pod waits silently for its sandbox, which it misses since then; none when it is to be said.
+    pub fn patience(&self, missing_since: Instant, now: Instant) -> Option<Duration> {
+        let last = self.came.map_or(missing_since, |came| came.max(missing_since));
+        let until = (last + PATIENCE).min(missing_since + PATIENCE_IN_LINE);
+        Some(until.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +71,28 @@ mod tests {
         assert_eq!(waiting.note("a", None), None, "b waits still");
         assert_eq!(waiting.note("b", None), Some(false));
         assert_eq!(waiting.note("b", None), None);
+    }
+
+    #[test]
+    fn a_pod_says_that_it_waits_when_the_node_makes_no_sandbox_for_a_while() {
+        let (mut waiting, missing) = (Waiting::default(), Instant::now());
+        let after = |seconds| missing + Duration::from_secs(seconds);
+        let seconds = |left: u64| Some(Duration::from_secs(left));
+        assert_eq!(waiting.patience(missing, after(1)), seconds(4));
+        assert_eq!(waiting.patience(missing, after(5)), None);
+        waiting.came(after(3));
+        waiting.came(after(2));
+        assert_eq!(waiting.patience(missing, after(5)), seconds(3), "since the latest one");
+        assert_eq!(waiting.patience(missing, after(8)), None);
+        assert_eq!(waiting.patience(after(20), after(24)), seconds(1), "what came before says nothing");
+    }
+
+    #[test]
+    fn a_pod_does_not_wait_in_line_in_silence_for_ever() {
+        let (mut waiting, missing) = (Waiting::default(), Instant::now());
+        waiting.came(missing + PATIENCE_IN_LINE);
+        assert_eq!(waiting.patience(missing, missing + PATIENCE), Some(Duration::from_secs(25)));
+        assert_eq!(waiting.patience(missing, missing + PATIENCE_IN_LINE), None);
     }
 
     #[test]

@@ -4,8 +4,11 @@ use anyhow::Result;
 use fairlead_tests::{
     Cluster,
     audit::Mark,
-    measure::{self, usage::Workers},
+    measure::{self, Processors, usage::Workers},
 };
+
+/// What the tables call the sum of all programs, the bench among them.
+const EVERYTHING: &str = "everything on the machine";
 
 /// Named figures of one pod, or of a crowd.
 #[derive(Default)]
@@ -37,6 +40,7 @@ fn add(to: &mut Vec<(String, f64)>, from: &[(String, f64)], share: f64) {
 pub struct Meter {
     workers: Workers,
     cpu: Vec<(&'static str, f64)>,
+    processors: Processors,
     mark: Mark,
 }
 
@@ -44,19 +48,29 @@ impl Meter {
     /// Begins to count.
     pub async fn begin(cluster: &Cluster) -> Result<Self> {
         let workers = Workers::of(cluster).await?;
-        Ok(Self { cpu: workers.cpu()?, mark: cluster.audit_mark()?, workers })
+        let (mark, cpu) = (cluster.audit_mark()?, workers.cpu()?);
+        Ok(Self { workers, cpu, processors: Processors::now()?, mark })
+    }
+
+    /// Milliseconds of processor time that have been used since, by program.
+    pub fn cpu(&self) -> Result<Vec<(String, f64)>> {
+        let mut spent = Processors::default();
+        spent.add(self.processors, Processors::now()?);
+        let seconds = self.workers.cpu()?.into_iter().zip(&self.cpu);
+        let used = seconds.map(|((name, after), (_, before))| (name, after - before));
+        let all = used.chain([(EVERYTHING, spent.busy())]);
+        Ok(all.map(|(name, seconds)| (name.to_owned(), seconds * 1000.0)).collect())
     }
 
     /// What has been used since.
     pub fn end(&self, cluster: &Cluster) -> Result<Cost> {
-        let seconds = self.workers.cpu()?.into_iter().zip(&self.cpu);
-        let cpu = seconds.map(|((name, after), (_, before))| (name.to_owned(), (after - before) * 1000.0));
+        let cpu = self.cpu()?;
         let mut requests = Vec::new();
         for (client, counts) in measure::requests(cluster, self.mark)? {
             for (kind, count) in ["reads", "writes"].into_iter().zip(counts) {
                 requests.push((format!("{}: {kind}", client.name()), f64::from(u32::try_from(count)?)));
             }
         }
-        Ok(Cost { cpu: cpu.collect(), requests })
+        Ok(Cost { cpu, requests })
     }
 }

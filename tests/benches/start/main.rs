@@ -124,7 +124,10 @@ async fn measured(
 ) -> Result<Vec<Section>> {
     match part {
         Part::Sequential => Ok(vec![sequential::run(bench, args.rounds).await?]),
-        Part::Burst => Ok(vec![burst(args.bursts).run(bench).await?.section("nri at most 1.10 ×")]),
+        Part::Burst => {
+            let found = burst(args.bursts).run(bench).await?;
+            Ok(vec![found.section("nri at most 1.10 ×"), found.cpu_of_starts()])
+        }
         Part::Hotplug => Ok(vec![hotplug::run(bench, args.rounds).await?]),
         Part::Rollout => {
             let found = ROLLOUT.run(bench).await?;

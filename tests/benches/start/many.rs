@@ -29,6 +29,8 @@ pub struct Found {
     each: [Times; 3],
     /// Of the last pod of each crowd.
     last: [Times; 3],
+    /// Of one pod, from before its creation until all are Ready; no requests.
+    starts: [Cost; 3],
     /// Of one pod, from before its creation until it is gone.
     costs: [Cost; 3],
     /// From the creation of each crowd until its last pod was Ready.
@@ -44,23 +46,32 @@ impl Crowd {
         let mut each = Variant::ALL.map(|_| Vec::new());
         let mut last = Variant::ALL.map(|_| Vec::new());
         let mut spent = Variant::ALL.map(|_| Processors::default());
-        let mut costs = Variant::ALL.map(|_| Cost::default());
+        let [mut starts, mut costs] = [(); 2].map(|()| Variant::ALL.map(|_| Cost::default()));
+        let share = 1.0 / f64::from(self.pods) / f64::from(self.rounds);
         for round in 0..self.rounds {
             for variant in Variant::order(round) {
                 let meter = Meter::begin(bench.cluster).await?;
                 let Started { times, processors: [from, to], .. } =
                     bench.start(variant, usize::from(self.pods), &nodes).await?;
+                let start = Cost { cpu: meter.cpu()?, requests: Vec::new() };
                 bench.clear().await?;
                 spent[variant as usize].add(from, to);
-                costs[variant as usize]
-                    .add(&meter.end(bench.cluster)?, 1.0 / f64::from(self.pods) / f64::from(self.rounds));
+                starts[variant as usize].add(&start, share);
+                costs[variant as usize].add(&meter.end(bench.cluster)?, share);
                 last[variant as usize].extend(times.last());
                 each[variant as usize].extend(times);
                 stage.step();
             }
         }
         stage.done();
-        Ok(Found { crowd: self, each: each.map(Times::from), last: last.map(Times::from), costs, spent })
+        Ok(Found {
+            crowd: self,
+            each: each.map(Times::from),
+            last: last.map(Times::from),
+            starts,
+            costs,
+            spent,
+        })
     }
 }
 
@@ -80,11 +91,19 @@ impl Found {
         section
     }
 
-    /// Processor time per pod.
+    /// Processor time per pod of their starts.
+    pub fn cpu_of_starts(&self) -> Section {
+        let title = "Processor time per pod, from before the first creation until all are Ready";
+        let mut section = Section::new("start-cpu", title, columns()).compared();
+        rows(&mut section, Unit::Milliseconds, self.starts.each_ref().map(|cost| &cost.cpu));
+        section
+    }
+
+    /// Processor time per pod of their lives.
     pub fn cpu(&self) -> Section {
         let title = "Processor time per pod, from before its creation until it is gone";
         let mut section = Section::new("cpu", title, columns()).compared();
-        self.rows(&mut section, Unit::Milliseconds, |cost| &cost.cpu);
+        rows(&mut section, Unit::Milliseconds, self.costs.each_ref().map(|cost| &cost.cpu));
         section
     }
 
@@ -92,15 +111,15 @@ impl Found {
     pub fn requests(&self) -> Section {
         let title = "API requests per pod, from before its creation until it is gone";
         let mut section = Section::new("requests", title, columns()).compared();
-        self.rows(&mut section, Unit::Count, |cost| &cost.requests);
+        rows(&mut section, Unit::Count, self.costs.each_ref().map(|cost| &cost.requests));
         section
     }
+}
 
-    fn rows(&self, section: &mut Section, unit: Unit, of: impl Fn(&Cost) -> &Vec<(String, f64)>) {
-        for (what, _) in of(&self.costs[0]) {
-            let cell =
-                |cost: &Cost| of(cost).iter().find(|(name, _)| name == what).map(|(_, figure)| *figure);
-            section.row(what, unit, self.costs.each_ref().map(cell));
-        }
+/// A row for each figure, which all three have.
+fn rows(section: &mut Section, unit: Unit, figures: [&Vec<(String, f64)>; 3]) {
+    for (what, _) in figures[0] {
+        let cell = |all: &Vec<(String, f64)>| all.iter().find(|(name, _)| name == what).map(|(_, one)| *one);
+        section.row(what, unit, figures.map(cell));
     }
 }

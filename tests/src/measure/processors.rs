@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 use super::{Section, Unit};
 
 const FILE: &str = "/proc/stat";
+/// Clock ticks per second of `/proc`: `USER_HZ`, which is 100 on every architecture that has images here.
+pub(super) const TICKS: f64 = 100.0;
 
 /// Time of all processors of the machine, in clock ticks, since it was booted or over a while.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -40,6 +42,11 @@ impl Processors {
         self.stolen += to.stolen - from.stolen;
     }
 
+    /// Seconds of it in which programs or the kernel ran.
+    pub fn busy(&self) -> f64 {
+        (self.all - self.idle - self.stolen) / TICKS
+    }
+
     /// Adds the rows that say it, one figure per column.
     pub fn rows<const N: usize>(section: &mut Section, columns: [Self; N]) {
         let percent = |part: fn(&Self) -> f64| columns.map(|one| part(&one) / one.all.max(1.0) * 100.0);
@@ -64,6 +71,7 @@ mod tests {
         let mut spent = Processors::default();
         spent.add(before, after);
         assert_eq!(spent, Processors { all: 100.0, idle: 40.0, stolen: 20.0 });
+        assert!((spent.busy() - 0.4).abs() < 1e-9, "{spent:?}");
         let mut section = Section::new("one", "One", ["a"]);
         Processors::rows(&mut section, [spent]);
         let table = section.table(ASCII_MARKDOWN).to_string();

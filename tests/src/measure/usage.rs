@@ -7,10 +7,8 @@ use fairlead_crds::names;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
 
-use crate::{cluster::Cluster, node::Node};
-
-/// Clock ticks per second of `/proc/<pid>/stat`: `USER_HZ`, which is 100 on every architecture that has images here.
-const TICKS: f64 = 100.0;
+use super::processors::TICKS;
+use crate::{cluster::Cluster, node::Node, process::Process};
 
 /// Memory of a process, in MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -68,7 +66,13 @@ impl Workers {
         let recorded = |program: &str| {
             cluster.nodes().iter().map(|node| Ok(node.process(program)?.pid())).collect::<Result<Vec<_>>>()
         };
+        let layout = cluster.layout();
+        let central = |program: &str| {
+            Process::recorded(program, &layout.pids(), &layout.logs()).map(|process| vec![process.pid()])
+        };
         let programs = vec![
+            ("API server", central("kube-apiserver")?),
+            ("etcd", central("etcd")?),
             ("agent", pids(cluster, names::AGENT, "agent").await?),
             ("guard", pids(cluster, names::AGENT, "guard").await?),
             ("controller", pids(cluster, names::CONTROLLER, "controller").await?),
