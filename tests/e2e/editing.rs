@@ -47,10 +47,14 @@ async fn start(env: &Env, net: &Net, name: &str) -> Result<String> {
     found.into_iter().next().with_context(|| format!("{name} has no address"))
 }
 
-/// Sets the ranges of a Network that is in use.
+/// Sets the ranges of a Network that is in use, and waits as an admin would until its status says that the edit was seen.
 async fn set_ranges(env: &Env, net: &Net, ranges: &Value) -> Result<()> {
     let patch = json!({ "spec": { "ipam": { "ranges": ranges } } }).to_string();
-    env.kubectl(&["patch", &object(net), "--type=merge", "-p", &patch]).await?;
+    let generation = "jsonpath={.metadata.generation}";
+    let edited =
+        env.kubectl(&["patch", &object(net), "--type=merge", "-p", &patch, "-o", generation]).await?;
+    let seen = format!("--for=jsonpath={{.status.observedGeneration}}={}", edited.trim());
+    env.kubectl(&["wait", &object(net), &seen, "--timeout=30s"]).await?;
     Ok(())
 }
 

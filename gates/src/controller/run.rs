@@ -31,6 +31,8 @@ use super::{Args, probe};
 
 /// Changes that come within this time are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(50);
+/// Longest rest between a look and the next one that a change asks for.
+const REST_LATEST: Duration = Duration::from_secs(2);
 /// A look without any change, in case something was missed.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -130,8 +132,7 @@ async fn drive(mut driver: impl Driver, view: Arc<View>, token: CancellationToke
             bell.mark_unchanged();
             let began = Instant::now();
             let again = if view.is_ready() { driver.look(&view).await } else { None };
-            // In a large cluster a look takes longer than a change: most of the time stays for others.
-            let rest = DEBOUNCE.max(began.elapsed() * 2);
+            let rest = rest(began.elapsed());
             tokio::select! {
                 _ = bell.changed() => sleep(rest).await,
                 () = sleep(again.unwrap_or(IDLE)) => {}
@@ -139,4 +140,23 @@ async fn drive(mut driver: impl Driver, view: Arc<View>, token: CancellationToke
         }
     };
     token.run_until_cancelled(work).await;
+}
+
+/// How long to rest after a look before a change leads to the next one. In a large cluster a look takes longer than a
+/// change: most of the time stays for others. One that took long because the API server did not answer says nothing of
+/// the kind, so people do not wait longer for what they changed.
+fn rest(took: Duration) -> Duration {
+    (took * 2).clamp(DEBOUNCE, REST_LATEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_look_delays_the_next_one_but_not_for_long() {
+        assert_eq!(rest(Duration::ZERO), DEBOUNCE);
+        assert_eq!(rest(Duration::from_millis(400)), Duration::from_millis(800));
+        assert_eq!(rest(Duration::from_secs(15)), REST_LATEST, "an API server that did not answer");
+    }
 }
