@@ -104,7 +104,7 @@ async fn audit(env: Arc<Env>) -> Result<()> {
         let object = request.object_ref.clone().unwrap_or_default();
         object.namespace == namespace && object.resource == "configmaps" && request.is_write()
     };
-    wait::until(Duration::from_secs(5), "the creation in the audit log", || async {
+    wait::promptly(Duration::from_secs(5), "the creation in the audit log", || async {
         let creations: Vec<_> = env
             .cluster
             .audit_since(mark, ours)?

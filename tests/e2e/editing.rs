@@ -1,7 +1,7 @@
 //! Networks are edited while pods use them: what is added or left out counts at once, what is taken away waits for its
 //! last pod and says for whom.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
@@ -91,18 +91,25 @@ async fn adds_and_leaves_out(env: Arc<Env>) -> Result<()> {
     for name in &more {
         create_pod(&env, &net, name).await?;
     }
-    let mut waiting = 0;
+    // Seven addresses are usable, less the one that is left out.
+    let ready = wait::until(SOON, "all of them but one to be Ready", || async {
+        let records = fixtures::records(&env).await?.into_iter();
+        let ready = records.filter(|record| record.status.as_ref().is_some_and(fixtures::is_ready));
+        let ready: BTreeSet<_> = ready.map(|record| record.spec.pod_name).collect();
+        let ready: Vec<_> = more.iter().filter(|name| ready.contains(*name)).cloned().collect();
+        ensure!(ready.len() + 1 == more.len(), "{ready:?} are");
+        Ok(ready)
+    })
+    .await?;
     for name in &more {
-        match env.wait_ready(&format!("app={name}"), Duration::from_secs(15)).await {
-            Ok(()) => {
-                let found = fixtures::addresses(&env, name, "net1").await?;
-                ensure!(found != four, "{name} got {found:?}, which is left out");
-            }
-            Err(_) => waiting += 1,
+        if ready.contains(name) {
+            env.wait_ready(&format!("app={name}"), SOON).await?;
+            let found = fixtures::addresses(&env, name, "net1").await?;
+            ensure!(found != four, "{name} got {found:?}, which is left out");
+        } else {
+            fixtures::told(&env, name, Reason::NoAddresses).await?;
         }
     }
-    // Seven addresses are usable, less the one that is left out.
-    ensure!(waiting == 1, "{waiting} of {} wait", more.len());
     Ok(())
 }
 

@@ -12,9 +12,8 @@ use crate::{
     trial::{Case, Env},
 };
 
-/// From the edit to the kernel and the record. It takes less than a second; most of this is for `kubectl` on a
-/// machine that is busy with other trials.
-const FOLLOWS: Duration = Duration::from_secs(5);
+/// From the answer to the edit to the kernel and the record.
+const FOLLOWS: Duration = Duration::from_secs(2);
 
 const CONTAINER: &str = ".status.containerStatuses[0].containerID";
 
@@ -57,7 +56,7 @@ async fn annotate(env: &Env, networks: &str) -> Result<()> {
 
 /// Waits until the pod has exactly these interfaces with one address each, and its record says so.
 async fn follows(env: &Env, wanted: &[(&str, &str)]) -> Result<()> {
-    wait::until(FOLLOWS, "the kernel and the record to follow", || async {
+    wait::promptly(FOLLOWS, "the kernel and the record to follow", || async {
         let links = env.exec("live", &["ls", "/sys/class/net"]).await?;
         let networks: Vec<_> = links.split_whitespace().filter(|name| name.starts_with("net")).collect();
         let names: Vec<_> = wanted.iter().map(|(name, _)| *name).collect();

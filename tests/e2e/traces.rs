@@ -84,9 +84,9 @@ impl Traces {
         Ok(left)
     }
 
-    /// Waits until nothing is left but addresses that rest.
-    pub async fn wait_gone(&self, env: &Env, timeout: Duration) -> Result<()> {
-        wait::until(timeout, &format!("every trace of {} to go", self.pod), || async {
+    /// Waits until nothing is left but addresses that rest. How long it takes to look does not count.
+    pub async fn wait_gone(&self, env: &Env, pauses: Duration) -> Result<()> {
+        wait::promptly(pauses, &format!("every trace of {} to go", self.pod), || async {
             let left = self.left(env).await?;
             ensure!(left.is_empty(), "{left:?} are left");
             Ok(())

@@ -50,7 +50,7 @@ async fn still_connected(env: &Env) -> Result<()> {
     fixtures::ping(env, "node2", "node1").await?;
     let restarts = env.kubectl(&["get", "pods", "-o", RESTARTS]).await?;
     ensure!(restarts == "0 0", "restarts: {restarts}");
-    env.wait_ready("app in (node1,node2)", Duration::from_secs(5)).await
+    env.wait_ready("app in (node1,node2)", SOON).await
 }
 
 async fn uninstall(env: Arc<Env>) -> Result<()> {

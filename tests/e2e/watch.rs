@@ -102,7 +102,7 @@ impl Ping {
         // The one after it may be on its way already.
         let later = seen.map_or(0, |last| last + 2);
         let answered =
-            wait::until(SEEN, &format!("an answer for {} after packet {seen:?}", self.pod), || async {
+            wait::promptly(SEEN, &format!("an answer for {} after packet {seen:?}", self.pod), || async {
                 let answered = self.answered(env).await?;
                 ensure!(answered.last().is_some_and(|last| *last >= later), "{} answers", answered.len());
                 Ok(answered)
@@ -140,7 +140,7 @@ impl Monitor {
         let on_lo = |verb: &str| format!("{}ip address {verb} {CANARY}/32 dev lo", self.enter);
         node.exec(&["sh", "-c", &on_lo("add")]).await?;
         let what = format!("the watch of {} to see a change", self.place);
-        let seen = wait::until(SEEN, &what, || async {
+        let seen = wait::promptly(SEEN, &what, || async {
             let seen = std::fs::read_to_string(&self.file)?;
             ensure!(seen.contains(CANARY), "not yet");
             Ok(seen)

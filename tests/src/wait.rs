@@ -3,10 +3,12 @@
 use std::{future::Future, time::Duration};
 
 use anyhow::{Result, anyhow};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+/// Of one question to a machine that is busy with other things.
+const ANSWER: Duration = Duration::from_secs(40);
 
 /// Asks `check` again and again until it gives a value or `timeout` is over.
 ///
@@ -32,7 +34,34 @@ where
             return Err(gave_up(timeout, what, last));
         }
         sleep(pause).await;
-        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+        pause = longer(pause);
+    }
+}
+
+/// Like [`until`], for what must be so within a few seconds: `pauses` is the time between the questions alone. How long a
+/// busy machine takes for the answers, up to 40 s each, does not decide.
+///
+/// # Errors
+/// When the pauses are used up, or a question gets no answer.
+pub async fn promptly<T, F, Fut>(pauses: Duration, what: &str, mut check: F) -> Result<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T>>,
+{
+    let mut left = pauses;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let reason = match timeout(ANSWER, check()).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(reason)) => reason,
+            Err(_) => return Err(gave_up(ANSWER, what, None)),
+        };
+        let Some(rest) = left.checked_sub(pause) else {
+            return Err(gave_up(pauses, what, Some(reason)));
+        };
+        left = rest;
+        sleep(pause).await;
+        pause = longer(pause);
     }
 }
 
@@ -72,6 +101,10 @@ where
     Ok(())
 }
 
+fn longer(pause: Duration) -> Duration {
+    (pause * 3 / 2).min(LONGEST_PAUSE)
+}
+
 fn gave_up(timeout: Duration, what: &str, last: Option<anyhow::Error>) -> anyhow::Error {
     let seconds = timeout.as_secs_f64();
     match last {
@@ -103,6 +136,34 @@ mod tests {
         assert_eq!(
             result.unwrap_err().to_string(),
             "waited 3 s for an answer; the question itself got no answer"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_take_long_do_not_use_up_a_prompt_wait() {
+        let mut asked = 0;
+        let answered = promptly(Duration::from_secs(1), "the third answer", || {
+            asked += 1;
+            let third = asked == 3;
+            async move {
+                sleep(Duration::from_secs(20)).await;
+                if third { Ok(()) } else { Err(anyhow!("not yet")) }
+            }
+        });
+        answered.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_prompt_wait_ends_when_its_pauses_are_used_up_or_nothing_answers() {
+        let started = Instant::now();
+        let never: Result<()> =
+            promptly(Duration::from_secs(1), "the moon", || async { Err(anyhow!("clouds")) }).await;
+        assert_eq!(never.unwrap_err().to_string(), "waited 1 s for the moon; at last: clouds");
+        assert!(started.elapsed() <= Duration::from_secs(1));
+        let silent: Result<()> = promptly(Duration::from_secs(1), "an answer", std::future::pending).await;
+        assert_eq!(
+            silent.unwrap_err().to_string(),
+            "waited 40 s for an answer; the question itself got no answer"
         );
     }
 
