@@ -311,6 +311,23 @@ fn every_policy_is_bound_and_acts_on_failure_as_it_must() {
     assert_eq!(policies, bound);
 }
 
+/// Rules that only one of the two had would let a change through, or look at a pod for nothing.
+#[test]
+fn an_update_of_a_held_pod_matches_where_a_validation_refuses_it() {
+    let objects = embedded();
+    let policies = objects.iter().filter(|object| kind(object) == "ValidatingAdmissionPolicy");
+    let mut held = policies.filter(|object| object["metadata"]["name"] == "fairlead-held-update");
+    let spec = &held.next().unwrap()["spec"];
+    let words = |rule: &Value| {
+        let words: Vec<_> = rule["expression"].as_str().unwrap().split_whitespace().collect();
+        words.join(" ")
+    };
+    let conditions = spec["matchConditions"].as_array().unwrap();
+    let rules = spec["validations"].as_array().unwrap().iter().map(|rule| format!("({})", words(rule)));
+    let all = rules.collect::<Vec<_>>().join(" && ");
+    assert_eq!(words(conditions.last().unwrap()), format!("!({all})"));
+}
+
 #[test]
 fn everything_is_applied_after_what_it_needs() {
     let phases: Vec<_> = embedded().iter().map(|object| manifests::phase(kind(object))).collect();
