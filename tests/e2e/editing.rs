@@ -95,8 +95,8 @@ async fn adds_and_leaves_out(env: Arc<Env>) -> Result<()> {
     let ready = wait::until(SOON, "all of them but one to be Ready", || async {
         let records = fixtures::records(&env).await?.into_iter();
         let ready = records.filter(|record| record.status.as_ref().is_some_and(fixtures::is_ready));
-        let ready: BTreeSet<_> = ready.map(|record| record.spec.pod_name).collect();
-        let ready: Vec<_> = more.iter().filter(|name| ready.contains(*name)).cloned().collect();
+        let ready: BTreeSet<_> =
+            ready.map(|record| record.spec.pod_name).filter(|name| more.contains(name)).collect();
         ensure!(ready.len() + 1 == more.len(), "{ready:?} are");
         Ok(ready)
     })

@@ -12,7 +12,7 @@ use crate::{
     trial::{Case, Env},
 };
 
-/// From the answer to the edit to the kernel and the record.
+/// From the answer to the edit to the kernel and the record, without the time that `kubectl` takes to look.
 const FOLLOWS: Duration = Duration::from_secs(2);
 
 const CONTAINER: &str = ".status.containerStatuses[0].containerID";
