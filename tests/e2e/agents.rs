@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 /// other takes half a minute.
 const RESTART: Duration = Duration::from_secs(120);
 /// An agent needs longer than this until it attaches its first pod.
-const KILL_EVERY: Duration = Duration::from_millis(100);
+const KILL_EVERY: Duration = Duration::from_millis(20);
 /// An agent reads everything again 70 s after its start.
 const READ: Duration = Duration::from_secs(90);
 const CONTAINER: &str = "agent";
@@ -60,19 +60,19 @@ pub async fn while_frozen<T>(
     outcome
 }
 
-/// Runs `body` while the agent of a node is killed again whenever the kubelet has started it.
-pub async fn kept_dead<T>(
-    cluster: &Cluster,
-    node: &Node,
-    body: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let uid = pod(cluster, node).await?.uid().context("a pod has a UID")?;
+/// Kills the agent of a node, and runs `body` while it is killed again whenever the kubelet has started it.
+pub async fn kept_dead<T>(node: &Node, body: impl Future<Output = Result<T>>) -> Result<T> {
+    let kill_all = || {
+        let running = node.running(names::AGENT)?;
+        // One that has just ended cannot be killed.
+        running.iter().for_each(|pid| drop(node.kill(*pid)));
+        anyhow::Ok(running.len())
+    };
+    ensure!(kill_all()? > 0, "no agent runs on {}", node.name());
     let kill = async {
         loop {
-            for pid in node.container_pids(&uid, CONTAINER).await? {
-                node.kill(pid).ok();
-            }
             tokio::time::sleep(KILL_EVERY).await;
+            kill_all()?;
         }
     };
     tokio::select! {

@@ -27,7 +27,8 @@ const NAMESPACE: &str = "kube-system";
 const RETRIED: Duration = Duration::from_secs(180);
 /// Longer than two tries, so that what stays refused was refused more than once.
 const TWO_TRIES: Duration = Duration::from_secs(32);
-const LONG: Duration = Duration::from_secs(400);
+/// Of a trial: the runtime is restarted twice or more, and the agents are replaced.
+const LONG: Duration = Duration::from_secs(600);
 
 const NOT_SEEN: &str = "the pod's networks are not attached: the agent of this node has not seen this pod";
 /// What a strict node says where no guard is connected.
@@ -269,7 +270,7 @@ async fn agent_killed(env: Arc<Env>, nri: Nri) -> Result<()> {
     let net = island(&env).await?;
     on_a_node(&env, nri, async |node| {
         let guard = agents::container_pids(&env.cluster, &node, "guard").await?;
-        let killed = agents::kept_dead(&env.cluster, &node, async {
+        let killed = agents::kept_dead(&node, async {
             let pod = Subject::create(&env, net.name(), &node).await?;
             pod.is_refused(&env, NOT_SEEN).await?;
             pod.runs_nothing(&env).await?;

@@ -200,13 +200,15 @@ impl Env {
         self.kubectl(&["get", object, "-o", &format!("jsonpath={{{path}}}")]).await
     }
 
-    /// Adds to an error where the diagnosis is.
+    /// Adds to an error what the cluster looks like, and where the diagnosis is.
     async fn explain(&self, outcome: Result<()>) -> Result<()> {
         let Err(error) = outcome else { return Ok(()) };
-        match self.cluster.diagnose(self.name).await {
-            Ok(folder) => Err(error.context(format!("see {}", folder.display()))),
-            Err(failed) => Err(error.context(format!("and no diagnosis: {failed:#}"))),
-        }
+        let outline = self.cluster.outline().await;
+        let diagnosis = match self.cluster.diagnose(self.name).await {
+            Ok(folder) => format!("see {}", folder.display()),
+            Err(failed) => format!("and no diagnosis: {failed:#}"),
+        };
+        Err(anyhow!("{error:#}\n{outline}  {diagnosis}"))
     }
 
     async fn clean(&self) -> Result<()> {

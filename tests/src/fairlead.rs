@@ -21,8 +21,9 @@ use crate::{
 /// Cargo profile of the image; `dev` builds faster while one works on it.
 pub const PROFILE_VARIABLE: &str = "FAIRLEAD_PROFILE";
 
-/// Of one command that waits for pods.
-const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Of one command that waits for pods. An agent that does not get started is given a minute, and then one more try: see
+/// `startupProbe` of the `DaemonSet`.
+const ROLLOUT_TIMEOUT: Duration = Duration::from_secs(240);
 const WORKLOADS: [&str; 2] = ["daemonset/fairlead-agent", "deployment/fairlead-controller"];
 
 /// Builds the image, imports it on every node, applies the manifests and waits until everything is ready.
