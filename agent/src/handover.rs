@@ -179,8 +179,10 @@ pub fn hand_over(view: &View, successor: &str, stop: &CancellationToken) {
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use k8s_openapi::jiff::Timestamp;
+    use serde_json::json;
 
     use super::*;
+    use crate::wire::PodObject;
 
     fn pod(uid: &str, second: i64) -> ObjectMeta {
         let created = Time(Timestamp::from_second(second).unwrap());
@@ -214,9 +216,8 @@ mod tests {
     fn an_agent_stops_for_one_that_is_there() {
         let (view, stop) = (View::default(), CancellationToken::new());
         let known = |uid: &str, deleting: bool| {
-            let mut pod = core::Pod { metadata: pod(uid, 1), ..core::Pod::default() };
-            (pod.metadata.name, pod.metadata.namespace) = (Some(uid.into()), Some("fairlead-system".into()));
-            pod.spec = Some(core::PodSpec::default());
+            let metadata = json!({ "name": uid, "namespace": "fairlead-system", "uid": uid });
+            let pod: PodObject = serde_json::from_value(json!({ "metadata": metadata, "spec": {} })).unwrap();
             let mut pod = crate::model::Pod::try_from(pod).unwrap();
             pod.deleting = deleting;
             view.lock().pods.insert(uid.to_owned(), pod);

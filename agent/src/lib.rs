@@ -45,4 +45,5 @@ pub mod startup;
 pub mod status;
 pub mod telemetry;
 pub mod view;
+pub mod wire;
 pub mod work;

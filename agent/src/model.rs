@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use fairlead_crds::{Network, PodNetworkSpec, PodNetworkStatus, names, reserved};
-use k8s_openapi::api::core::v1 as core;
+
+use crate::wire::{Condition, Container, PodObject};
 
 /// Identity of a pod. Everything is keyed by the UID; a name is used again by the next pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,12 +80,11 @@ impl Pod {
     }
 }
 
-impl TryFrom<core::Pod> for Pod {
+impl TryFrom<PodObject> for Pod {
     type Error = &'static str;
 
-    fn try_from(pod: core::Pod) -> Result<Self, Self::Error> {
-        let spec = pod.spec.ok_or("pod without spec")?;
-        let status = pod.status.unwrap_or_default();
+    fn try_from(pod: PodObject) -> Result<Self, Self::Error> {
+        let (spec, status) = (pod.spec.ok_or("pod without spec")?, pod.status.unwrap_or_default());
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
         let nri = annotations.remove(names::HOLD_ANNOTATION).is_some_and(|hold| hold == names::HOLD_NRI);
         let name = pod.metadata.name.ok_or("pod without name")?;
@@ -105,7 +105,11 @@ impl TryFrom<core::Pod> for Pod {
             terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             gated: gate.is_some(),
-            promised: if nri { of_first(&spec.containers) } else { gate.map(promised).unwrap_or_default() },
+            promised: if nri {
+                of_first(spec.containers.as_deref())
+            } else {
+                gate.map(promised).unwrap_or_default()
+            },
             nri,
             condition: status
                 .conditions
@@ -118,11 +122,11 @@ impl TryFrom<core::Pod> for Pod {
 }
 
 /// Without a gate the resources are on the pod's first container.
-fn of_first(containers: &[core::Container]) -> BTreeMap<String, u64> {
-    containers.first().map(promised).unwrap_or_default()
+fn of_first(containers: Option<&[Container]>) -> BTreeMap<String, u64> {
+    containers.and_then(<[Container]>::first).map(promised).unwrap_or_default()
 }
 
-fn promised(gate: &core::Container) -> BTreeMap<String, u64> {
+fn promised(gate: &Container) -> BTreeMap<String, u64> {
     let requests = gate.resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let ours = requests.into_iter().flatten().filter_map(|(name, quantity)| {
         let network = name.strip_prefix(names::RESOURCE_PREFIX)?;
@@ -131,7 +135,7 @@ fn promised(gate: &core::Container) -> BTreeMap<String, u64> {
     ours.collect()
 }
 
-fn condition(condition: &core::PodCondition) -> PodCondition {
+fn condition(condition: &Condition) -> PodCondition {
     PodCondition {
         ready: condition.status == "True",
         reason: condition.reason.clone().unwrap_or_default(),
@@ -179,7 +183,7 @@ mod tests {
     use super::*;
 
     fn pod(value: serde_json::Value) -> Pod {
-        serde_json::from_value::<core::Pod>(value).unwrap().try_into().unwrap()
+        serde_json::from_value::<PodObject>(value).unwrap().try_into().unwrap()
     }
 
     #[test]

@@ -5,7 +5,6 @@
 use fairlead_crds::pod_network::Attachment;
 use fairlead_crds::{PodNetwork, PodNetworkSpec, PodNetworkStatus, names};
 use futures::stream::{self, StreamExt, TryStreamExt};
-use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, ResourceExt};
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use crate::api::{ApiError, call, merge_patch};
 use crate::clock::Clock;
 use crate::model::{Pod, PodCondition, PodKey, Record};
+use crate::wire::PodObject;
 
 /// How many records are written at once where there are many to write.
 const AT_ONCE: usize = 8;
@@ -304,7 +304,7 @@ impl Records {
             }
         }
         let patch = json!({ "metadata": metadata, "status": { "conditions": [value] } });
-        let pods: Api<core::Pod> = Api::namespaced(self.client.clone(), &pod.key.namespace);
+        let pods: Api<PodObject> = Api::namespaced(self.client.clone(), &pod.key.namespace);
         let patch = Patch::Strategic(patch);
         match call(
             "patch the pod's condition",

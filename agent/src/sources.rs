@@ -23,6 +23,7 @@ use tracing::{debug, warn};
 use crate::model::{Node, Pod};
 use crate::queue::Queue;
 use crate::view::{Inner, View};
+use crate::wire::PodObject;
 
 /// What every source does with what it sees.
 #[derive(Clone)]
@@ -130,7 +131,7 @@ impl Sources {
         }
     }
 
-    fn pod(&self, view: &mut Inner, seen: &mut Seen, event: Event<core::Pod>) {
+    fn pod(&self, view: &mut Inner, seen: &mut Seen, event: Event<PodObject>) {
         match event {
             Event::Init => seen.pods.clear(),
             Event::InitApply(pod) => {

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use fairlead_agent::model::{Node, Pod};
 use fairlead_agent::view::Inner;
+use fairlead_agent::wire::PodObject;
 use fairlead_crds::{Network, names};
-use k8s_openapi::api::core::v1 as core;
 use serde_json::{Value, json};
 
 use super::node::News;
@@ -101,7 +101,7 @@ pub fn news(store: &Store, key: &Key, node: &str) -> Option<News> {
 }
 
 fn read(pod: &Value) -> Option<Pod> {
-    let pod: core::Pod = serde_json::from_value(pod.clone()).unwrap();
+    let pod: PodObject = serde_json::from_value(pod.clone()).unwrap();
     Pod::try_from(pod).ok()
 }
 

@@ -13,6 +13,7 @@ use fairlead_agent::model::{self, Pod, Record};
 use fairlead_agent::record::Records;
 use fairlead_agent::status::{self, Attached, Facts, Progress as Phase};
 use fairlead_agent::view::View;
+use fairlead_agent::wire::PodObject;
 use fairlead_agent::{intent, ipam};
 use fairlead_crds::pod_network::{Attachment, HeldAddress, SandboxRef};
 use fairlead_crds::{IfName, PodNetworkStatus, names};
@@ -293,7 +294,7 @@ fn sandbox(uid: &str) -> SandboxRef {
 /// A pod that only its agent knows.
 fn pod(node: &str, number: u32) -> Result<Pod> {
     let name = format!("{node}-{number}");
-    let pod: core::Pod = serde_json::from_value(json!({
+    let pod: PodObject = serde_json::from_value(json!({
         "metadata": {
             "namespace": NAMESPACE, "name": name, "uid": name,
             "annotations": { names::NETWORKS_ANNOTATION: NETWORK },
