@@ -1,5 +1,5 @@
-//! Pods as the API server sends them, without what the agent does not read: two thirds of a pod's JSON, its managed
-//! fields above all, are skipped and never kept. Every update of every pod of the node comes by here.
+//! Pods as the API server sends them, without what the agent does not read: four fifths of a pod's JSON are skipped and
+//! never kept. Every update of every pod of the node comes by here.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! Stops, starts and kills agents. Only for trials that run alone.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result, ensure};
-use fairlead_crds::names;
+use anyhow::{Context, Result, bail, ensure};
+use fairlead_crds::{PodNetwork, names};
 use fairlead_tests::{Cluster, node::Node, wait};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod},
@@ -13,13 +13,16 @@ use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::{fixtures, trial::Env};
+
 /// A killed agent comes back after the kubelet's back-off, 10 s from the second time on; in an upgrade one node after the
-/// other takes half a minute.
-const RESTART: Duration = Duration::from_secs(120);
+/// other takes half a minute, and one that is not started within a minute is given another try.
+pub const RESTART: Duration = Duration::from_secs(300);
 /// An agent needs longer than this until it attaches its first pod.
 const KILL_EVERY: Duration = Duration::from_millis(20);
 /// An agent reads everything again 70 s after its start.
 const READ: Duration = Duration::from_secs(90);
+const TRIES: u32 = 3;
 const CONTAINER: &str = "agent";
 const METRICS: &str = "127.0.0.1:9474";
 const SELECTOR: &str = "app.kubernetes.io/name=fairlead-agent";
@@ -94,8 +97,33 @@ pub async fn metric(node: &Node, name: &str) -> Result<f64> {
 /// Restarts the agent of a node as a new version does: the pod is deleted, and ends gracefully.
 pub async fn replace(cluster: &Cluster, node: &Node) -> Result<()> {
     let name = pod(cluster, node).await?.name_any();
-    cluster.kubectl(&["delete", "pod", "-n", names::INSTALL_NAMESPACE, &name, "--timeout=40s"]).await?;
+    cluster.kubectl(&["delete", "pod", "-n", names::INSTALL_NAMESPACE, &name, "--timeout=120s"]).await?;
     Ok(())
+}
+
+/// Replaces agents by `replace` until one time leaves no record to be taken over, of the node or of all nodes: an agent that
+/// stops has two seconds to say that nothing of it is under way, and a busy API server may need them for itself.
+pub async fn replace_in_order<F, Fut>(env: &Env, node: Option<&Node>, replace: F) -> Result<()>
+where
+    F: Fn() -> Fut,
+    Fut: Future<Output = Result<()>>,
+{
+    for _ in 0..TRIES {
+        let before = taken_over(env, node).await?;
+        replace().await?;
+        if taken_over(env, node).await? == before {
+            return Ok(());
+        }
+    }
+    bail!("{TRIES} times agents did not stop in order")
+}
+
+/// When each record of the trial was taken over from an agent that did not stop in order, if it was.
+async fn taken_over(env: &Env, node: Option<&Node>) -> Result<BTreeMap<String, Option<String>>> {
+    let mut records = fixtures::records(env).await?;
+    records.retain(|record| node.is_none_or(|node| record.spec.node_name == node.name()));
+    let at = |record: &PodNetwork| record.annotations().get(names::TAKEN_OVER_ANNOTATION).cloned();
+    Ok(records.iter().map(|record| (record.name_any(), at(record))).collect())
 }
 
 /// SIGKILL, and a new pod at once: the kubelet would wait longer from time to time to start the old one again.

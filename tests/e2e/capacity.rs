@@ -82,7 +82,7 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     ensure!(before.len() == ADDRESSES, "{before:?} run");
     let (gone, stay) = before.split_first().context("a running pod")?;
     let asked = Instant::now();
-    env.kubectl(&["delete", gone, "--timeout=20s"]).await?;
+    env.kubectl(&["delete", gone, "--timeout=120s"]).await?;
     // The Deployment makes another one in its place, and one of three is let in.
     let after = wait::until(LONG, "another pod to be let in", || async {
         let after = running(&env).await?;
@@ -125,7 +125,7 @@ async fn taint(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     ensure!(count(&env, "Running").await? == ADDRESSES, "running pods must stay");
-    env.kubectl(&["delete", "deployment", "many", "--timeout=20s"]).await?;
+    env.kubectl(&["delete", "deployment", "many", "--timeout=120s"]).await?;
     wait::until(LONG, "the taint to go", || async {
         let found = taints(&env, &net).await?;
         ensure!(found.is_empty(), "{found:?}");

@@ -162,7 +162,7 @@ async fn rounds(env: Arc<Env>) -> Result<()> {
         sixty_addresses(&env, &grown).await
     }
     .await;
-    env.kubectl(&["delete", "deployment", "churn", "--ignore-not-found", "--timeout=60s"]).await?;
+    env.kubectl(&["delete", "deployment", "churn", "--ignore-not-found", "--timeout=120s"]).await?;
     let gone = wait::until(ROUND, "all records to go", || async {
         let left = fixtures::records(&env).await?.len();
         ensure!(left == 0, "{left} are left");
@@ -247,7 +247,7 @@ async fn unrelated_pods_run_everywhere(
     env.wait_ready("app=unrelated", SOON).await?;
     let after = settled(env, before.len(), 1, SOON).await?;
     ensure!(after == *before, "{before:?} ran, {after:?} run");
-    env.kubectl(&["delete", "pods", "-l", "app=unrelated", "--timeout=40s"]).await?;
+    env.kubectl(&["delete", "pods", "-l", "app=unrelated", "--timeout=120s"]).await?;
     Ok(())
 }
 

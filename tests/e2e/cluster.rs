@@ -7,7 +7,7 @@ use fairlead_tests::{layout, wait};
 
 use crate::trial::{Case, Env};
 
-const READY: Duration = Duration::from_secs(40);
+const READY: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -56,8 +56,11 @@ async fn cluster_ip(env: Arc<Env>) -> Result<()> {
     env.apply(&sleeper("client", "node2")).await?;
     env.wait_ready("app=sleeper", READY).await?;
     let service = layout::KUBERNETES_SERVICE.to_string();
-    env.exec("client", &["nc", "-w", "3", &service, "443", "-e", "true"]).await?;
-    Ok(())
+    // That a node is Ready says nothing of the rules of its kube-proxy.
+    wait::until(READY, "an answer by the Service's address", || async {
+        env.exec("client", &["nc", "-w", "3", &service, "443", "-e", "true"]).await.map(drop)
+    })
+    .await
 }
 
 async fn second_interfaces_share_a_link(env: Arc<Env>) -> Result<()> {
@@ -125,7 +128,7 @@ async fn kubelet_restart(env: Arc<Env>) -> Result<()> {
     ensure!(node.check().is_err(), "a stopped kubelet must be noticed");
     node.start_kubelet()?;
     node.check()?;
-    env.kubectl(&["delete", "pod", "survivor", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "survivor", "--timeout=120s"]).await?;
     Ok(())
 }
 

@@ -9,10 +9,10 @@ pub async fn scale(cluster: &Cluster, replicas: u8) -> Result<()> {
     let object = format!("deployment/{}", names::CONTROLLER);
     let count = format!("--replicas={replicas}");
     in_its_namespace(cluster, &["scale", &object, &count]).await?;
-    in_its_namespace(cluster, &["rollout", "status", &object, "--timeout=60s"]).await?;
+    in_its_namespace(cluster, &["rollout", "status", &object, "--timeout=240s"]).await?;
     if replicas == 0 {
         let selector = format!("app.kubernetes.io/name={}", names::CONTROLLER);
-        let wait = ["wait", "pods", "-l", &selector, "--for=delete", "--timeout=60s"];
+        let wait = ["wait", "pods", "-l", &selector, "--for=delete", "--timeout=240s"];
         in_its_namespace(cluster, &wait).await?;
     }
     Ok(())

@@ -16,15 +16,15 @@ use crate::{
 const FIRST: &str = "10.68.0.0/29";
 const SECOND: &str = "10.68.1.0/28";
 /// A quarantine, and the controller's count of who is in the way, which it repeats every 10 s.
-const DRAINED: Duration = Duration::from_secs(60);
+const DRAINED: Duration = Duration::from_secs(180);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("editing_adds_a_range_and_leaves_addresses_out_at_once", adds_and_leaves_out)
-            .timeout(Duration::from_secs(180)),
+            .timeout(Duration::from_secs(400)),
         Case::new("editing_takes_a_range_away_when_its_last_pod_is_gone", takes_away)
-            .timeout(Duration::from_secs(240)),
+            .timeout(Duration::from_secs(400)),
         Case::new("editing_gives_a_range_that_overlaps_to_nobody_else", overlaps),
     ]
 }
@@ -54,7 +54,7 @@ async fn set_ranges(env: &Env, net: &Net, ranges: &Value) -> Result<()> {
     let edited =
         env.kubectl(&["patch", &object(net), "--type=merge", "-p", &patch, "-o", generation]).await?;
     let seen = format!("--for=jsonpath={{.status.observedGeneration}}={}", edited.trim());
-    env.kubectl(&["wait", &object(net), &seen, "--timeout=30s"]).await?;
+    env.kubectl(&["wait", &object(net), &seen, "--timeout=120s"]).await?;
     Ok(())
 }
 
@@ -85,7 +85,7 @@ async fn adds_and_leaves_out(env: Arc<Env>) -> Result<()> {
         .await?;
     let kept = fixtures::addresses(&env, "four", "net1").await?;
     ensure!(kept == four, "{four:?} before, {kept:?} after");
-    env.kubectl(&["delete", "pod", "four", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "four", "--timeout=120s"]).await?;
     // More pods than addresses: each one that could be given out is given out.
     let more: Vec<String> = (5..=11).map(|number| format!("pod-{number}")).collect();
     for name in &more {
@@ -131,7 +131,7 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
     ensure!(after == [before.clone()], "{before} before, {after:?} after");
     let later = start(&env, &net, "next").await?;
     ensure!(later.starts_with("10.68.1."), "{later} is of a range that was taken away");
-    env.kubectl(&["delete", "pod", "stays", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "stays", "--timeout=120s"]).await?;
     wait::until(DRAINED, "the range to be gone", || async {
         let ranges = env.field(&object(&net), ".status.ranges[*].cidr").await?;
         let said = env.field(&object(&net), &message).await?;
@@ -148,7 +148,7 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    env.kubectl(&["delete", "pod", "next", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "next", "--timeout=120s"]).await?;
     wait::until(DRAINED, "the Network to go", || async {
         let left = env.kubectl(&["get", &object(&net), "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");

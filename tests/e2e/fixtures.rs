@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use fairlead_crds::{Network, PodNetwork, PodNetworkStatus, Reason, names};
+use fairlead_crds::{Admission, Network, PodNetwork, PodNetworkStatus, Reason, names};
 use fairlead_tests::{fairlead, layout, wait};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::{Api, api::ListParams};
@@ -13,6 +13,10 @@ use crate::trial::Env;
 
 /// How long a healthy cluster needs for anything.
 pub const SOON: Duration = Duration::from_secs(40);
+
+/// How long everything of a trial may take to go: quarantines, blocks that are handed back, a controller that rests up to
+/// half a minute between two counts.
+pub const CLEANED: Duration = Duration::from_secs(180);
 
 /// How long a freed address rests in these Networks.
 pub const QUARANTINE: Duration = Duration::from_secs(5);
@@ -80,7 +84,15 @@ impl Net {
     pub async fn create(&self, env: &Env) -> Result<()> {
         env.apply(&self.manifest().to_string()).await?;
         env.delete_at_the_end(&format!("networks.{}/{}", names::GROUP, self.name));
-        fairlead::wait_for_network(&env.cluster, &self.name, SOON).await
+        fairlead::wait_for_network(&env.cluster, &self.name, SOON).await?;
+        // Only then admission knows what its pods need.
+        wait::until(SOON, &format!("{} to stand in the Admission", self.name), || async {
+            let admissions: Api<Admission> = Api::all(env.cluster.client());
+            let known = admissions.get(names::ADMISSION).await?.spec.networks;
+            ensure!(known.iter().any(|network| network.name == self.name), "it does not");
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -241,7 +253,7 @@ pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Durat
 pub async fn wait_for_quiet(env: &Env) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(env.cluster.client());
     let networks: Api<Network> = Api::all(env.cluster.client());
-    wait::until(SOON, "earlier trials to be cleaned up", || async {
+    wait::until(CLEANED, "earlier trials to be cleaned up", || async {
         let namespaces =
             namespaces.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);
         let networks = networks.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);

@@ -39,7 +39,8 @@ pub fn cases() -> Vec<Case> {
         Case::new(
             "gone_a_network_stays_until_its_last_pod_is_gone_and_takes_its_bridge_and_blocks_along",
             network,
-        ),
+        )
+        .timeout(Duration::from_secs(400)),
     ]
 }
 
@@ -54,7 +55,7 @@ async fn running_pod(env: &Env, range: &str) -> Result<Traces> {
 async fn plain_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.40.0.0/24").await?;
     let asked = SystemTime::now();
-    env.kubectl(&["delete", "pod", "victim", "--timeout=20s"]).await?;
+    env.kubectl(&["delete", "pod", "victim", "--timeout=120s"]).await?;
     traces.wait_gone(&env, CLEANED).await?;
     traces.rest_since(&env, asked).await
 }
@@ -62,7 +63,7 @@ async fn plain_delete(env: Arc<Env>) -> Result<()> {
 async fn forced_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.41.0.0/24").await?;
     let asked = SystemTime::now();
-    let delete = ["delete", "pod", "victim", "--force", "--grace-period=0", "--timeout=20s"];
+    let delete = ["delete", "pod", "victim", "--force", "--grace-period=0", "--timeout=120s"];
     env.kubectl(&delete).await?;
     traces.wait_gone(&env, CLEANED_LATE).await?;
     traces.rest_since(&env, asked).await
@@ -71,7 +72,7 @@ async fn forced_delete(env: Arc<Env>) -> Result<()> {
 async fn namespace_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.42.0.0/24").await?;
     let asked = SystemTime::now();
-    env.kubectl(&["delete", "namespace", &env.namespace, "--timeout=60s"]).await?;
+    env.kubectl(&["delete", "namespace", &env.namespace, "--timeout=120s"]).await?;
     // The namespace could not go before the record, and both not before the pod.
     traces.wait_gone(&env, Duration::from_secs(1)).await?;
     traces.rest_since(&env, asked).await?;
@@ -135,13 +136,21 @@ async fn stateful_set(env: Arc<Env>) -> Result<()> {
         },
     });
     env.apply(&set.to_string()).await?;
+    let mut before = String::new();
     for round in 0..3 {
-        env.kubectl(&["rollout", "status", "statefulset/web", "--timeout=60s"]).await?;
+        // The status of the set may still be of the pod before.
+        before = wait::until(SOON, "the next pod of the set", || async {
+            let uid = env.field("pod/web-0", ".metadata.uid").await?;
+            ensure!(uid != before, "it is the one before");
+            Ok(uid)
+        })
+        .await?;
+        env.wait_ready("app=web", SOON).await?;
         let traces = traces::of(&env, "web-0").await?;
         let records = fixtures::records(&env).await?.len();
         ensure!(records == 1, "round {round}: {records} records of one pod");
         let asked = SystemTime::now();
-        env.kubectl(&["delete", "pod", "web-0", "--timeout=20s"]).await?;
+        env.kubectl(&["delete", "pod", "web-0", "--timeout=120s"]).await?;
         traces.wait_gone(&env, CLEANED).await?;
         traces.rest_since(&env, asked).await?;
     }
@@ -188,7 +197,7 @@ async fn quarantine(env: Arc<Env>) -> Result<()> {
         let traces = traces::of(&env, &name).await?;
         again += usize::from(was_not_too_early(&env, &name, &traces, &freed).await?);
         let asked = SystemTime::now();
-        env.kubectl(&["delete", "pod", &name, "--timeout=20s"]).await?;
+        env.kubectl(&["delete", "pod", &name, "--timeout=120s"]).await?;
         // The sandbox lived when it was asked for, so this is never later than what we look for.
         let rested = Timestamp::try_from(asked + QUARANTINE)?;
         freed.extend(traces.addresses.iter().map(|address| (address.clone(), rested)));
@@ -240,8 +249,8 @@ async fn network(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    env.kubectl(&["delete", "pod", "last", "--timeout=20s"]).await?;
-    wait::until(SOON, "the Network, its blocks and its bridge to go", || async {
+    env.kubectl(&["delete", "pod", "last", "--timeout=120s"]).await?;
+    wait::until(fixtures::CLEANED, "the Network, its blocks and its bridge to go", || async {
         let left = env.kubectl(&["get", &object, "--ignore-not-found", "-o", "name"]).await?;
         let blocks: Api<IPBlock> = Api::all(env.cluster.client());
         let of_network = ListParams::default().fields(&format!("spec.network={}", net.name()));

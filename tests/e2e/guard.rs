@@ -28,7 +28,7 @@ const RETRIED: Duration = Duration::from_secs(180);
 /// Longer than two tries, so that what stays refused was refused more than once.
 const TWO_TRIES: Duration = Duration::from_secs(32);
 /// Of a trial: the runtime is restarted twice or more, and the agents are replaced.
-const LONG: Duration = Duration::from_secs(600);
+const LONG: Duration = Duration::from_secs(900);
 
 const NOT_SEEN: &str = "the pod's networks are not attached: the agent of this node has not seen this pod";
 /// What a strict node says where no guard is connected.

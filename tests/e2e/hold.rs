@@ -103,7 +103,7 @@ async fn startup_taint(env: Arc<Env>) -> Result<()> {
 async fn patch_controller(cluster: &Cluster, patch: &str) -> Result<()> {
     let (namespace, object) = (names::INSTALL_NAMESPACE, format!("deployment/{}", names::CONTROLLER));
     cluster.kubectl(&["patch", "-n", namespace, &object, "--type=json", "-p", patch]).await?;
-    cluster.kubectl(&["rollout", "status", "-n", namespace, &object, "--timeout=90s"]).await?;
+    cluster.kubectl(&["rollout", "status", "-n", namespace, &object, "--timeout=240s"]).await?;
     Ok(())
 }
 

@@ -36,7 +36,7 @@ async fn broken_off(env: Arc<Env>) -> Result<()> {
         let finalizers = object["metadata"]["finalizers"].to_string();
         ensure!(finalizers.contains(names::GROUP), "{object:#}");
     }
-    env.kubectl(&["delete", "pod", "stays", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "stays", "--timeout=120s"]).await?;
     wait::until(SOON, "the record to be released", || async {
         let left = env.kubectl(&["get", "podnetworks", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");

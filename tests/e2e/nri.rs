@@ -22,11 +22,11 @@ use crate::{
 
 const NAMESPACE: &str = "kube-system";
 const PODS: usize = 10;
-/// What an attach is made to take, longer than the runtime allows its plugins.
-const SLOW: &str = "slow-=5";
+/// What an attach is made to take: longer than the runtime allows its plugins, and than this trial lasts.
+const SLOW: &str = "slow-=600";
 const KNOB: &str = "FAIRLEAD_TEST_SLOW_ATTACH";
-/// Of a pod beside a slow one, on a machine that does much at once.
-const QUICK: Duration = Duration::from_secs(15);
+/// Of pods beside slow ones, on a machine that does much at once.
+const QUICK: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
@@ -36,10 +36,10 @@ pub fn cases() -> Vec<Case> {
         Case::new("nri_containers_are_refused_with_the_reason_until_the_network_is_there", refused),
         Case::new("nri_a_slow_attach_neither_lets_its_pod_start_nor_stalls_others", slow)
             .alone()
-            .timeout(Duration::from_secs(300)),
+            .timeout(Duration::from_secs(900)),
         Case::new("nri_a_pod_that_started_unheld_is_found_and_attached_late", unheld)
             .alone()
-            .timeout(Duration::from_secs(300)),
+            .timeout(Duration::from_secs(900)),
     ]
 }
 
@@ -127,15 +127,23 @@ impl<'a> Held<'a> {
             .await
     }
 
-    /// Time from a pod's creation to Ready, in whole seconds.
-    async fn took(&self, number: usize) -> Result<Duration> {
-        let api: Api<Pod> = Api::namespaced(self.env.cluster.client(), NAMESPACE);
-        let pod = api.get(&self.name(number)).await?;
-        let created = pod.metadata.creation_timestamp.context("no time of creation")?.0;
-        let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
-        let ready = conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == "True");
-        let at: Timestamp = ready.and_then(|ready| ready.last_transition_time).context("it is not Ready")?.0;
-        Ok(at.duration_since(created).try_into()?)
+    /// Waits until an event of a pod has these words.
+    async fn wait_for_words(&self, number: usize, words: &str) -> Result<()> {
+        wait::until(SOON, &format!("an event of {} that says {words:?}", self.name(number)), || async {
+            let said = self.events(number).await?;
+            ensure!(said.contains(words), "the events say {said:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Checks that the first container of each of so many pods saw its interface.
+    async fn all_saw_net1(&self, count: usize) -> Result<()> {
+        for number in 0..count {
+            let seen = self.first_look(number).await?;
+            ensure!(seen.contains("net1"), "{} started without net1:\n{seen}", self.name(number));
+        }
+        Ok(())
     }
 }
 
@@ -149,9 +157,13 @@ async fn sees_net1(env: Arc<Env>) -> Result<()> {
         let seen = held.first_look(number).await?;
         let addresses = seen.lines().filter(|line| line.contains("net1")).count();
         ensure!(addresses >= 2, "{} did not see its addresses at its start:\n{seen}", held.name(number));
-        let condition = held.condition(number, "Held").await?;
-        ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
-        held.check_attached_at(number).await?;
+        // The runtime need not wait for what is written when the interfaces are up.
+        wait::until(SOON, &format!("{} to say how it was held", held.name(number)), || async {
+            let condition = held.condition(number, "Held").await?;
+            ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
+            held.check_attached_at(number).await
+        })
+        .await?;
     }
     Ok(())
 }
@@ -160,47 +172,33 @@ async fn refused(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "later", &["10.71.0.0/24"]);
     let held = Held::new(&env, "early");
     held.create(1, net.name(), "node1").await?;
-    wait::until(SOON, "the runtime to refuse a container", || async {
-        let said = held.events(0).await?;
-        let wanted =
-            format!("fairlead: the pod's networks are not attached: NetworkNotFound: network {}", net.name());
-        ensure!(said.contains(&wanted), "the events say {said:?}");
-        Ok(())
-    })
-    .await?;
+    let refusal = "fairlead: the pod's networks are not attached: NetworkNotFound: network";
+    held.wait_for_words(0, &format!("{refusal} {}", net.name())).await?;
     net.create(&env).await?;
     held.wait_ready(LONG).await?;
-    let seen = held.first_look(0).await?;
-    ensure!(seen.contains("net1"), "it started without net1:\n{seen}");
-    Ok(())
+    held.all_saw_net1(1).await
 }
 
 async fn slow(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "slow", &["10.72.0.0/24"]);
     net.create(&env).await?;
+    let (slow, quick) = (Held::new(&env, "slow"), Held::new(&env, "quick"));
     with_knob(&env, async {
-        let (slow, quick) = (Held::new(&env, "slow"), Held::new(&env, "quick"));
         slow.create(3, net.name(), "node1").await?;
         quick.create(PODS, net.name(), "node1").await?;
-        quick.wait_ready(SOON).await?;
-        slow.wait_ready(LONG).await?;
-        for number in 0..PODS {
-            let took = quick.took(number).await?;
-            ensure!(took <= QUICK, "{} took {took:?} beside slow ones", quick.name(number));
-            let seen = quick.first_look(number).await?;
-            ensure!(seen.contains("net1"), "it started without net1:\n{seen}");
-        }
+        quick.wait_ready(QUICK).await?;
+        quick.all_saw_net1(PODS).await?;
         for number in 0..3 {
-            let (took, seen) = (slow.took(number).await?, slow.first_look(number).await?);
-            ensure!(took >= Duration::from_secs(5), "{} took {took:?}: is the knob set?", slow.name(number));
-            ensure!(seen.contains("net1"), "{} started without net1:\n{seen}", slow.name(number));
             // These words make the kubelet try again soon.
-            let described = slow.kubectl(&["describe", "pod", &slow.name(number)]).await?;
-            ensure!(described.contains("network is not ready yet"), "{described}");
+            slow.wait_for_words(number, "network is not ready yet").await?;
+            let seen = slow.first_look(number).await?;
+            ensure!(seen.is_empty(), "{} started before it was attached:\n{seen}", slow.name(number));
         }
         Ok(())
     })
-    .await
+    .await?;
+    slow.wait_ready(LONG).await?;
+    slow.all_saw_net1(3).await
 }
 
 /// Runs `body` with agents that attach some pods late.

@@ -69,9 +69,14 @@ async fn left_out(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    let events = env.kubectl(&["get", "events", "-o", "jsonpath={.items[?(@.reason=='AddressInUse')].note}{.items[?(@.reason=='AddressInUse')].message}"]).await?;
-    ensure!(events.contains(&taken) && events.contains(&mac.to_string()), "the event says {events:?}");
-    Ok(())
+    let path =
+        "jsonpath={.items[?(@.reason=='AddressInUse')].note}{.items[?(@.reason=='AddressInUse')].message}";
+    wait::until(SOON, "the event that names the stranger", || async {
+        let events = env.kubectl(&["get", "events", "-o", path]).await?;
+        ensure!(events.contains(&taken) && events.contains(&mac.to_string()), "the event says {events:?}");
+        Ok(())
+    })
+    .await
 }
 
 async fn wait_for_conflict(env: &Env, network: &str, address: &str, mac: &str) -> Result<()> {

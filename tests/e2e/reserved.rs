@@ -69,7 +69,7 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     ensure!(any.iter().all(|address| !address.starts_with("10.70.0.7")), "{any:?} was handed out");
 
     let uid = env.field("pod/one", ".metadata.uid").await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
     env.apply(&one("one").to_string()).await?;
     env.wait_ready("app=one", SOON).await?;
     let again = env.field(&block, ".spec.holder").await?;
@@ -79,12 +79,12 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     let message = fixtures::told(&env, "two", Reason::AddressTaken).await?;
     ensure!(message.contains(&format!("{}/one", env.namespace)), "{message}");
     let asked = std::time::Instant::now();
-    env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
     env.wait_ready("app=two", Duration::from_secs(60)).await?;
     ensure!(asked.elapsed() >= QUARANTINE, "another pod had the address after {:?}", asked.elapsed());
     let found = fixtures::addresses(&env, "two", "net1").await?;
     ensure!(found == ["10.70.0.70/24"], "{found:?}");
-    env.kubectl(&["delete", "pod", "two", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "two", "--timeout=120s"]).await?;
     wait::until(SOON, "the claim to end with its last pod", || async {
         let left = env.kubectl(&["get", &block, "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");

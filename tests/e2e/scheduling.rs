@@ -130,8 +130,8 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
     let bound = fixtures::bound(fixtures::pod("bound", net.name()), "node1");
     env.apply(&bound.to_string()).await?;
     fixtures::wait_for_reason(&env, "bound", &[Reason::NoAddresses]).await?;
-    env.kubectl(&["delete", "pod", "bound", "--timeout=30s"]).await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "bound", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
     env.wait_ready("app=three", SOON).await
 }
 

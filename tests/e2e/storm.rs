@@ -9,8 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fairlead_crds::names;
-use fairlead_tests::wait;
+use fairlead_tests::{fairlead, wait};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use serde_json::json;
@@ -134,16 +133,12 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
         Ok(())
     })
     .await?;
-    let agents = format!("daemonset/{}", names::AGENT);
-    let namespace = ["-n", names::INSTALL_NAMESPACE];
     agents::patch_template(
         &env.cluster,
         &json!({ "metadata": { "annotations": { "trial": env.namespace } } }),
     )
     .await?;
-    env.cluster
-        .kubectl(&[&namespace[..], &["rollout", "status", &agents, "--timeout=180s"]].concat())
-        .await?;
+    fairlead::wait_until_ready(&env.cluster).await?;
     env.wait_rollout("rollout", STARTED).await?;
     all_saw_their_interface(env, "rollout", ROLLOUT).await?;
     let messages = "jsonpath={.items[*].message}";

@@ -11,13 +11,15 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use fairlead_tests::Cluster;
+use fairlead_tests::{Cluster, wait};
 use libtest_mimic::Trial;
 use tokio::runtime::Handle;
 
 use crate::{audit, env::Shared};
 
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(120);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
+/// How long the controller manager may take to make a namespace usable.
+const SERVICE_ACCOUNT: Duration = Duration::from_secs(60);
 /// Namespace names end at 63 characters; objects of trials get suffixes.
 const NAME_LENGTH: usize = 40;
 
@@ -55,7 +57,7 @@ impl Case {
         Self { fairlead: false, ..self }
     }
 
-    /// Another limit than two minutes, without the time it waits for its turn.
+    /// Another limit than five minutes, without the time it waits for its turn.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -136,6 +138,11 @@ impl Env {
         let stem: String = name.replace('_', "-").chars().take(NAME_LENGTH).collect();
         let namespace = format!("{}-{id}", stem.trim_end_matches('-'));
         cluster.kubectl(&["create", "namespace", &namespace]).await?;
+        // Without it the API server refuses pods.
+        wait::until(SERVICE_ACCOUNT, "the namespace's service account", || async {
+            cluster.kubectl(&["get", "-n", &namespace, "serviceaccount", "default"]).await.map(drop)
+        })
+        .await?;
         Ok(Self { cluster, namespace, name, id, made: Mutex::default() })
     }
 

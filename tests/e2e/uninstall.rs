@@ -17,7 +17,7 @@ const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartC
 /// How long a new agent is given to do what it must not.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Agents look at their bridges every 30 s without a reason.
-const BRIDGES: Duration = Duration::from_secs(50);
+const BRIDGES: Duration = Duration::from_secs(120);
 
 /// The trials of this module. They are the last ones, and put fairlead back.
 pub fn cases() -> Vec<Case> {
@@ -83,7 +83,7 @@ async fn is_gone(env: &Env) -> Result<()> {
     still_connected(env).await?;
     env.apply(&fixtures::pod("later", "whatever").to_string()).await?;
     env.wait_ready("app=later", SOON).await?;
-    env.kubectl(&["delete", "pod", "later", "--timeout=20s"]).await?;
+    env.kubectl(&["delete", "pod", "later", "--timeout=120s"]).await?;
     Ok(())
 }
 
@@ -94,7 +94,7 @@ async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
     removed?;
     wait::stays(SETTLE, "pods keep their interfaces after the next installation", || still_connected(env))
         .await?;
-    env.kubectl(&["delete", "pods", "--all", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pods", "--all", "--timeout=120s"]).await?;
     wait::until(BRIDGES, "the bridges to go", || async {
         for node in env.cluster.nodes() {
             let bridge = node.output(&["ip", "link", "show", fixtures::UPLINK_BRIDGE]).await?;

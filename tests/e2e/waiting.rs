@@ -14,8 +14,8 @@ use crate::{
     trial::{Case, Env},
 };
 
-/// The gate names what to look at every 30 s.
-const REMINDED: Duration = Duration::from_secs(45);
+/// The gate names what to look at every 30 s, and may have to be started first.
+const REMINDED: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -26,7 +26,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("waiting_for_a_namespace_to_be_allowed", forbidden_namespace),
         Case::new("waiting_for_an_agent_new_pods_are_held_and_deleted_pods_do_not_wait", without_an_agent)
             .alone()
-            .timeout(Duration::from_secs(240)),
+            .timeout(Duration::from_secs(900)),
     ]
 }
 
@@ -59,7 +59,7 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
     }
     env.apply(&pod("three")).await?;
     waits_because(&env, "three", Reason::NoAddresses, net.name()).await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=30s"]).await?;
+    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
     env.wait_ready("app=three", SOON).await
 }
 
@@ -94,7 +94,7 @@ async fn without_an_agent(env: Arc<Env>) -> Result<()> {
     agents::while_stopped(&env.cluster, async {
         env.apply(&fixtures::pod("patient", net.name()).to_string()).await?;
         // Its record stays, and does not keep the pod.
-        env.kubectl(&["delete", "pod", "victim", "--timeout=20s"]).await?;
+        env.kubectl(&["delete", "pod", "victim", "--timeout=120s"]).await?;
         let said = fixtures::wait_for_gate(&env, "patient", "has not seen this pod", REMINDED).await?;
         ensure!(said.contains("kubectl get podnetwork"), "it does not say where to look: {said}");
         let held = || fixtures::is_held(&env, "patient");

@@ -12,7 +12,7 @@ const SEEN: Duration = Duration::from_secs(5);
 /// A watch during which fewer packets were sent has not watched.
 const FEWEST: u32 = 20;
 /// The watches end by themselves if the trial does not come to its end.
-const LONGEST: &str = "400";
+const LONGEST: &str = "3600";
 /// The kernel tells of the ports of the primary network's bridge long after they came up.
 const PRIMARY_BRIDGE: &str = "master cni0";
 const OBJECTS: &str = "link address route";

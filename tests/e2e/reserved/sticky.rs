@@ -151,7 +151,7 @@ pub async fn stays(env: Arc<Env>) -> Result<()> {
         ensure!(after == before, "{what}: {before:?} before, {after:?} after");
         Ok(())
     };
-    env.kubectl(&["delete", "pods", "-l", "app=web", "--timeout=60s"]).await?;
+    env.kubectl(&["delete", "pods", "-l", "app=web", "--timeout=120s"]).await?;
     same("deleted").await?;
     env.kubectl(&["delete", "pods", "-l", "app=web", "--force", "--grace-period=0"]).await?;
     same("force deleted").await?;
@@ -182,7 +182,7 @@ async fn drain(cluster: &Cluster, node: &str) -> Result<()> {
 }
 
 async fn ends_with_the_set(env: &Env, net: &Net) -> Result<()> {
-    env.kubectl(&["delete", "statefulset", "web", "--timeout=60s"]).await?;
+    env.kubectl(&["delete", "statefulset", "web", "--timeout=120s"]).await?;
     wait::until(Duration::from_secs(90), "the claims to end with the StatefulSet", || async {
         let selector = format!("--field-selector=spec.network={}", net.name());
         let left = env.kubectl(&["get", "ipblocks", &selector, "-o", "name"]).await?;
