@@ -35,6 +35,8 @@ const NOT_SEEN: &str = "the pod's networks are not attached: the agent of this n
 pub const NO_PLUGIN: &str = "required plugin \"fairlead-guard\" not present";
 /// What the runtime says when a validator did not answer, or hung up.
 const NO_ANSWER: &str = "fairlead-guard failed";
+/// What it says when the validator did not answer in time.
+pub const LATE: &str = "fairlead-guard failed: context deadline exceeded";
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
