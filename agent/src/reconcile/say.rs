@@ -6,7 +6,7 @@ use tracing::{info, warn};
 
 use super::{Agent, RoundError};
 use crate::intent::Problem;
-use crate::model::{Pod, PodCondition, Record};
+use crate::model::{Pod, Record};
 use crate::status::{self, Attached, Facts, Progress};
 
 impl Agent {
@@ -61,22 +61,13 @@ impl Agent {
             return Ok(());
         }
         let flipped = pod.condition.as_ref().is_none_or(|old| old.ready != wanted.ready);
-        // The watch may be quicker than the answer, and must not bring the pod here again with what we write ourselves.
-        self.know_condition(&pod.key.uid, Some(&wanted));
-        let written = self.records.set_condition(pod, &wanted, flipped).await;
-        if written.is_ok() {
-            self.metrics.api_write("condition");
+        self.records.set_condition(pod, &wanted, flipped).await?;
+        self.metrics.api_write("condition");
+        // The watch tells later; until then we know what we wrote.
+        if let Some(known) = self.view.lock().pods.get_mut(&pod.key.uid) {
+            known.condition = Some(wanted);
         }
-        // Meanwhile the watch may have told of an older one; without an answer it has to be written again.
-        let known = if written.is_ok() { Some(&wanted) } else { pod.condition.as_ref() };
-        self.know_condition(&pod.key.uid, known);
-        Ok(written?)
-    }
-
-    fn know_condition(&self, uid: &str, condition: Option<&PodCondition>) {
-        if let Some(known) = self.view.lock().pods.get_mut(uid) {
-            known.condition = condition.cloned();
-        }
+        Ok(())
     }
 
     fn keep_status(&self, uid: &str, status: PodNetworkStatus, version: String) {
