@@ -24,7 +24,7 @@ pub struct PodObject {
 }
 
 /// Of a Pod's spec.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
     /// Whether it uses the node's own network.
@@ -89,23 +89,15 @@ struct Metadata {
 }
 
 fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    let Metadata {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        annotations,
-        owner_references,
-        deletion_timestamp,
-    } = Metadata::deserialize(deserializer)?;
+    let read = Metadata::deserialize(deserializer)?;
     Ok(ObjectMeta {
-        name,
-        namespace,
-        uid,
-        resource_version,
-        annotations,
-        owner_references,
-        deletion_timestamp,
+        name: read.name,
+        namespace: read.namespace,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        annotations: read.annotations,
+        owner_references: read.owner_references,
+        deletion_timestamp: read.deletion_timestamp,
         ..ObjectMeta::default()
     })
 }

@@ -17,7 +17,8 @@ use crate::{
 
 /// An agent renews its Lease, and sees who asks for it, every 10 s; before that a pod starts, after it one gets Ready.
 const REPLACED: Duration = Duration::from_secs(120);
-/// The kubelet gives up an agent that took over and does not get ready, after so many looks of a second or more.
+/// The kubelet gives up an agent that took over and does not get ready, after so many looks of a second or more: fewer than
+/// the manifests have, since the agent that stands by is given up after 90 s.
 const LOOKS: i32 = 40;
 const GIVEN_UP: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
