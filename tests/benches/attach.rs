@@ -17,7 +17,7 @@ use clap::Parser;
 use fairlead_tests::{
     Cluster, fairlead,
     measure::{
-        self, PodWatch, Report, Section, Times, Unit, page,
+        self, PodWatch, Report, Rests, Section, Times, Unit, page,
         usage::{self, Memory},
     },
     node::Nri,
@@ -80,7 +80,9 @@ async fn run(cluster: &Cluster) -> Result<Report> {
     cluster.apply(NETWORK).await?;
     fairlead::wait_for_network(cluster, "bench", PATIENCE).await?;
     let idle = resident(cluster).await?;
-    let rounds = [round(cluster, "single", 1).await?, round(cluster, "wave", WAVE).await?];
+    let mut rests = Rests::default();
+    let rounds =
+        [round(cluster, &mut rests, "single", 1).await?, round(cluster, &mut rests, "wave", WAVE).await?];
     let columns = ["one by one".to_owned(), format!("waves of {WAVE}")];
     let mut section = Section::new("attach", "An attachment on one node, IPv4 and IPv6", columns);
     section.percentiles(
@@ -107,6 +109,7 @@ async fn run(cluster: &Cluster) -> Result<Report> {
         );
     }
     let conditions = measure::conditions(cluster, &format!("{PODS} pods in each column")).await?;
+    let conditions = format!("{conditions} {}", rests.said());
     Ok(Report { bench: "attach".into(), conditions, sections: vec![section] })
 }
 
@@ -118,7 +121,7 @@ struct Round {
 }
 
 /// Starts 100 pods, so many at a time, and deletes them.
-async fn round(cluster: &Cluster, prefix: &str, at_once: usize) -> Result<Round> {
+async fn round(cluster: &Cluster, rests: &mut Rests, prefix: &str, at_once: usize) -> Result<Round> {
     let node = cluster.nodes().first().context("the cluster has no node")?;
     let mark = cluster.audit_mark()?;
     let earlier = measure::attach_times(cluster).await?.len();
@@ -127,6 +130,7 @@ async fn round(cluster: &Cluster, prefix: &str, at_once: usize) -> Result<Round>
     for wave in 0..PODS / at_once {
         let names: Vec<String> =
             (wave * at_once..(wave + 1) * at_once).map(|n| format!("{prefix}{n}")).collect();
+        rests.take().await?;
         let begun = Instant::now();
         cluster.apply(&names.iter().map(|name| pod(name)).collect::<String>()).await?;
         watch.ready(&names, begun, PATIENCE).await?;

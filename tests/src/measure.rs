@@ -1,7 +1,7 @@
 //! What benches read off a cluster: times of pods, and time, messages, requests, memory and processor time of ours.
 //!
 //! ```text
-//! run -> pods, usage, processors, links, requests (readings) -> report (tables, JSON) -> page (docs), chart (SVG)
+//! run -> rests, pods, usage, processors, links, requests (readings) -> report (tables, JSON) -> page (docs), chart (SVG)
 //! ```
 
 use std::collections::BTreeMap;
@@ -22,6 +22,7 @@ mod pods;
 mod processors;
 mod report;
 mod requests;
+mod rests;
 mod run;
 pub mod usage;
 
@@ -29,6 +30,7 @@ pub use pods::PodWatch;
 pub use processors::Processors;
 pub use report::{Report, Section, Series, Unit};
 pub use requests::{Client, requests};
+pub use rests::Rests;
 pub use run::{conditions, exit_code, on_a_cluster};
 
 /// Sorted figures of one kind, in milliseconds.

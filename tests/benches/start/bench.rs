@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fairlead_crds::{PodNetwork, names};
 use fairlead_tests::{
     Cluster, fairlead,
-    measure::{PodWatch, Processors},
+    measure::{PodWatch, Processors, Rests},
     node::Node,
     progress::Progress,
     wait,
@@ -80,6 +80,8 @@ pub struct Bench<'a> {
     pub pods: Api<Pod>,
     records: Api<PodNetwork>,
     watch: PodWatch,
+    /// Before what was measured.
+    pub rests: Rests,
     /// Of the next pod: a name is never used twice.
     serial: usize,
 }
@@ -109,6 +111,7 @@ impl<'a> Bench<'a> {
             pods: Api::namespaced(client.clone(), NAMESPACE),
             records: Api::namespaced(client, NAMESPACE),
             watch: PodWatch::start(cluster, NAMESPACE).await?,
+            rests: Rests::default(),
             serial: 0,
         };
         let nodes = cluster.nodes();

@@ -1,6 +1,6 @@
 //! A network for a running pod: from the edit of its annotation to the address in its namespace, and back.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use fairlead_crds::names;
@@ -17,8 +17,6 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, PATIENCE, PLUG, Variant};
 
 const INTERFACE: &str = "net1";
-/// Between two edits: the agent writes status and record after it has changed the kernel.
-const REST: Duration = Duration::from_millis(250);
 
 /// Times of one kind of edit, in milliseconds.
 #[derive(Default)]
@@ -68,13 +66,14 @@ impl Edits {
     /// Edits the pod's annotation and waits until the interface is so.
     async fn edit(
         &mut self,
-        bench: &Bench<'_>,
+        bench: &mut Bench<'_>,
         pod: &str,
         networks: Value,
         pid: i32,
         wanted: Link,
     ) -> Result<()> {
         let patch = json!({ "metadata": { "annotations": { names::NETWORKS_ANNOTATION: networks } } });
+        bench.rests.take().await?;
         let seen = tokio::spawn(links::until(pid, INTERFACE, wanted, PATIENCE));
         let sent = Instant::now();
         bench.pods.patch_metadata(pod, &PatchParams::default(), &Patch::Merge(&patch)).await?;
@@ -84,7 +83,6 @@ impl Edits {
         self.sent.push(since(sent));
         self.edit.push(answered.duration_since(sent).as_secs_f64() * 1000.0);
         self.answered.push(since(answered));
-        tokio::time::sleep(REST).await;
         Ok(())
     }
 }

@@ -113,7 +113,9 @@ async fn run(cluster: &Cluster, progress: &Progress, args: &Args) -> Result<Repo
             sections.push(section);
         }
     }
-    Ok(Report { bench: NAME.into(), conditions, sections })
+    let rests = bench.rests.said();
+    println!("{rests}");
+    Ok(Report { bench: NAME.into(), conditions: format!("{conditions} {rests}"), sections })
 }
 
 async fn measured(

@@ -50,6 +50,7 @@ impl Crowd {
         let share = 1.0 / f64::from(self.pods) / f64::from(self.rounds);
         for round in 0..self.rounds {
             for variant in Variant::order(round) {
+                bench.rests.take().await?;
                 let meter = Meter::begin(bench.cluster).await?;
                 let Started { times, processors: [from, to], .. } =
                     bench.start(variant, usize::from(self.pods), &nodes).await?;

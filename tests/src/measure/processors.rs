@@ -42,6 +42,11 @@ impl Processors {
         self.stolen += to.stolen - from.stolen;
     }
 
+    /// How much of it nothing ran, 0 to 1.
+    pub fn idle_share(&self) -> f64 {
+        self.idle / self.all.max(1.0)
+    }
+
     /// Seconds of it in which programs or the kernel ran.
     pub fn busy(&self) -> f64 {
         (self.all - self.idle - self.stolen) / TICKS
@@ -71,6 +76,7 @@ mod tests {
         let mut spent = Processors::default();
         spent.add(before, after);
         assert_eq!(spent, Processors { all: 100.0, idle: 40.0, stolen: 20.0 });
+        assert!((spent.idle_share() - 0.4).abs() < 1e-9, "{spent:?}");
         assert!((spent.busy() - 0.4).abs() < 1e-9, "{spent:?}");
         let mut section = Section::new("one", "One", ["a"]);
         Processors::rows(&mut section, [spent]);
