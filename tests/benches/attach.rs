@@ -130,7 +130,7 @@ async fn round(cluster: &Cluster, rests: &mut Rests, prefix: &str, at_once: usiz
     for wave in 0..PODS / at_once {
         let names: Vec<String> =
             (wave * at_once..(wave + 1) * at_once).map(|n| format!("{prefix}{n}")).collect();
-        rests.take().await?;
+        rests.take(1).await?;
         let begun = Instant::now();
         cluster.apply(&names.iter().map(|name| pod(name)).collect::<String>()).await?;
         watch.ready(&names, begun, PATIENCE).await?;

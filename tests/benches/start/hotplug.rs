@@ -73,7 +73,7 @@ impl Edits {
         wanted: Link,
     ) -> Result<()> {
         let patch = json!({ "metadata": { "annotations": { names::NETWORKS_ANNOTATION: networks } } });
-        bench.rests.take().await?;
+        bench.rests.take(1).await?;
         let seen = tokio::spawn(links::until(pid, INTERFACE, wanted, PATIENCE));
         let sent = Instant::now();
         bench.pods.patch_metadata(pod, &PatchParams::default(), &Patch::Merge(&patch)).await?;

@@ -8,6 +8,9 @@ use crate::{
     cost::{Cost, Meter},
 };
 
+/// Quiet seconds before a crowd.
+const REST: u32 = 3;
+
 /// How many pods, where, how often.
 pub struct Crowd {
     /// Of the section.
@@ -50,7 +53,7 @@ impl Crowd {
         let share = 1.0 / f64::from(self.pods) / f64::from(self.rounds);
         for round in 0..self.rounds {
             for variant in Variant::order(round) {
-                bench.rests.take().await?;
+                bench.rests.take(REST).await?;
                 let meter = Meter::begin(bench.cluster).await?;
                 let Started { times, processors: [from, to], .. } =
                     bench.start(variant, usize::from(self.pods), &nodes).await?;

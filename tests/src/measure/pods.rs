@@ -8,14 +8,16 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use kube::{
     Api,
+    core::{ApiResource, NotUsed, Object},
     runtime::{
         WatchStreamExt,
         watcher::{self, Event},
     },
 };
+use serde::Deserialize;
 use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinHandle,
@@ -33,6 +35,15 @@ enum State {
     Gone,
 }
 
+/// Of a pod what is looked at: to decode all of it takes the processors from what is measured.
+type SlimPod = Object<NotUsed, Status>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Status {
+    #[serde(default)]
+    conditions: Vec<PodCondition>,
+}
+
 type Seen = (String, State, Instant);
 
 /// Tells when pods of a namespace become Ready, and when they are gone.
@@ -44,7 +55,8 @@ pub struct PodWatch {
 impl PodWatch {
     /// Begins to watch; from when this returns nothing is missed.
     pub async fn start(cluster: &Cluster, namespace: &str) -> Result<Self> {
-        let api: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+        let pods = ApiResource::erase::<Pod>(&());
+        let api = Api::namespaced_with(cluster.client(), namespace, &pods);
         let (tell, mut seen) = unbounded_channel();
         let watch = tokio::spawn(watch(api, tell));
         let listed = async {
@@ -96,7 +108,7 @@ impl Drop for PodWatch {
 }
 
 /// An error of the watch is retried by the watcher itself; who waits has a time limit.
-async fn watch(api: Api<Pod>, tell: UnboundedSender<Seen>) {
+async fn watch(api: Api<SlimPod>, tell: UnboundedSender<Seen>) {
     let mut events = pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         let (name, state) = match event {
@@ -113,7 +125,9 @@ async fn watch(api: Api<Pod>, tell: UnboundedSender<Seen>) {
     }
 }
 
-fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+fn is_ready(pod: &SlimPod) -> bool {
+    pod.status
+        .iter()
+        .flat_map(|status| &status.conditions)
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

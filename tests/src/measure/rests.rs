@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep};
 
 use super::Processors;
 
-/// How long the machine has to be quiet.
-const QUIET: Duration = Duration::from_secs(1);
-/// How much of that time the processors have to be idle; an idle cluster of two nodes takes about a twentieth.
+/// The machine is looked at second by second.
+const STEP: Duration = Duration::from_secs(1);
+/// How much of a second the processors have to be idle; an idle cluster of two nodes takes about a twentieth.
 const IDLE: f64 = 0.85;
 /// A machine that others use too may never be quiet; then it is measured as it is, and said.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -23,20 +23,22 @@ pub struct Rests {
 }
 
 impl Rests {
-    /// Waits until the processors were idle for nearly a second, for half a minute at most.
+    /// Waits until the processors were nearly idle for so many seconds in a row, for half a minute at most. One is enough
+    /// after one pod; after a crowd quiet seconds are between others.
     ///
     /// # Errors
     /// When the kernel does not say what they do.
-    pub async fn take(&mut self) -> Result<()> {
+    pub async fn take(&mut self, seconds: u32) -> Result<()> {
         self.taken += 1;
         let deadline = Instant::now() + LONGEST;
-        let mut before = Processors::now()?;
+        let (mut before, mut quiet) = (Processors::now()?, 0);
         while Instant::now() < deadline {
-            sleep(QUIET).await;
+            sleep(STEP).await;
             let now = Processors::now()?;
             let mut passed = Processors::default();
             passed.add(before, now);
-            if passed.idle_share() >= IDLE {
+            quiet = if passed.idle_share() >= IDLE { quiet + 1 } else { 0 };
+            if quiet >= seconds {
                 return Ok(());
             }
             before = now;

@@ -67,17 +67,20 @@ impl Workers {
             cluster.nodes().iter().map(|node| Ok(node.process(program)?.pid())).collect::<Result<Vec<_>>>()
         };
         let layout = cluster.layout();
-        let central = |program: &str| {
-            Process::recorded(program, &layout.pids(), &layout.logs()).map(|process| vec![process.pid()])
+        let central = |programs: &[&str]| {
+            let recorded = |program: &&str| Process::recorded(program, &layout.pids(), &layout.logs());
+            programs.iter().map(|program| Ok(recorded(program)?.pid())).collect::<Result<Vec<_>>>()
         };
         let programs = vec![
-            ("API server", central("kube-apiserver")?),
-            ("etcd", central("etcd")?),
+            ("API server", central(&["kube-apiserver"])?),
+            ("etcd", central(&["etcd"])?),
+            ("scheduler and controller manager", central(&["kube-scheduler", "kube-controller-manager"])?),
             ("agent", pids(cluster, names::AGENT, "agent").await?),
             ("guard", pids(cluster, names::AGENT, "guard").await?),
             ("controller", pids(cluster, names::CONTROLLER, "controller").await?),
             ("kubelet", recorded("kubelet")?),
             ("containerd", recorded("containerd")?),
+            ("the bench itself", vec![i32::try_from(std::process::id())?]),
         ];
         Ok(Self { programs, nodes: cluster.nodes().to_vec() })
     }
