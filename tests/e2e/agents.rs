@@ -13,11 +13,11 @@ use kube::{Api, ResourceExt, api::ListParams};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::{fixtures, trial::Env};
+use crate::{
+    fixtures::{self, EVENTUALLY, PATIENTLY},
+    trial::Env,
+};
 
-/// A killed agent comes back after the kubelet's back-off, 10 s from the second time on; in an upgrade one node after the
-/// other takes half a minute, and one that is not started within a minute is given another try.
-pub const RESTART: Duration = Duration::from_secs(300);
 /// An agent needs longer than this until it attaches its first pod.
 const KILL_EVERY: Duration = Duration::from_millis(20);
 /// An agent reads everything again 70 s after its start.
@@ -97,7 +97,7 @@ pub async fn metric(node: &Node, name: &str) -> Result<f64> {
 /// Restarts the agent of a node as a new version does: the pod is deleted, and ends gracefully.
 pub async fn replace(cluster: &Cluster, node: &Node) -> Result<()> {
     let name = pod(cluster, node).await?.name_any();
-    cluster.kubectl(&["delete", "pod", "-n", names::INSTALL_NAMESPACE, &name, "--timeout=120s"]).await?;
+    cluster.kubectl(&["delete", "pod", "-n", names::INSTALL_NAMESPACE, &name, PATIENTLY]).await?;
     Ok(())
 }
 
@@ -165,7 +165,7 @@ impl Victims {
 
 /// Waits until the agent of every node is Ready, and is the one that runs now.
 pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
-    wait::until(RESTART, "all agents to be Ready", || async {
+    wait::until(EVENTUALLY, "all agents to be Ready", || async {
         check_replaced(cluster).await?;
         for node in cluster.nodes() {
             check_ready(cluster, node).await.with_context(|| format!("on {}", node.name()))?;
@@ -216,7 +216,7 @@ async fn check_ready(cluster: &Cluster, node: &Node) -> Result<()> {
 pub async fn while_stopped<T>(cluster: &Arc<Cluster>, body: impl Future<Output = Result<T>>) -> Result<T> {
     select_nodes(cluster, json!({ "fairlead.dev/nowhere": "true" })).await?;
     let outcome = async {
-        wait::until(RESTART, "all agents to be gone", || async {
+        wait::until(EVENTUALLY, "all agents to be gone", || async {
             let left = pods(cluster).await?.len();
             ensure!(left == 0, "{left} are left");
             Ok(())

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use fairlead_crds::PodNetwork;
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, Net},
     trial::{Case, Env},
 };
 
@@ -24,7 +24,7 @@ async fn first_container_sees_net1(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "blue", &["10.20.0.0/24", "fd00:20::/64"]);
     net.create(&env).await?;
     env.apply(&fixtures::deployment("web", 6, net.name()).to_string()).await?;
-    env.wait_rollout("web", SOON).await?;
+    env.wait_rollout("web").await?;
     let mut seen = BTreeSet::new();
     let pods = fixtures::pods(&env, "web").await?;
     ensure!(pods.len() == 6, "{pods:?}");
@@ -102,7 +102,7 @@ async fn uplink_reaches_other_nodes(env: Arc<Env>) -> Result<()> {
     let net = Net::uplink(&env, "wide", &["10.21.0.0/24", "fd00:21::/64"]);
     net.create(&env).await?;
     env.apply(&fixtures::deployment("far", 4, net.name()).to_string()).await?;
-    env.wait_rollout("far", SOON).await?;
+    env.wait_rollout("far").await?;
     let pods = fixtures::pods(&env, "far").await?;
     for pair in pods.windows(2) {
         fixtures::ping(&env, &pair[0], &pair[1]).await?;
@@ -123,7 +123,7 @@ async fn island_reaches_its_node(env: Arc<Env>) -> Result<()> {
         pod["metadata"]["labels"]["app"] = "island".into();
         env.apply(&pod.to_string()).await?;
     }
-    env.wait_ready("app=island", SOON).await?;
+    env.wait_ready("app=island").await?;
     fixtures::ping(&env, "one", "two").await?;
     ensure!(fixtures::ping(&env, "one", "away").await.is_err(), "an island reached another node");
     let reach = env.field(&format!("networks.fairlead.dev/{}", net.name()), ".status.reach").await?;
@@ -138,7 +138,7 @@ async fn several_networks(env: Arc<Env>) -> Result<()> {
     green.create(&env).await?;
     let networks = format!("{}@lan7,{}", red.name(), green.name());
     env.apply(&fixtures::pod("both", &networks).to_string()).await?;
-    env.wait_ready("app=both", SOON).await?;
+    env.wait_ready("app=both").await?;
     for (interface, start) in [("lan7", "10.23.0."), ("net1", "10.24.0.")] {
         let found = fixtures::addresses(&env, "both", interface).await?;
         ensure!(found.len() == 1 && found[0].starts_with(start), "{interface} has {found:?}");

@@ -13,14 +13,12 @@ use serde_json::{Value, json};
 
 use crate::{
     agents, controllers,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
 /// What other trials are in the middle of, and what controller and agents put right on their own, is over by then.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Counts of a node are judged when they are 32 s old.
-const JUDGED: Duration = Duration::from_secs(80);
 /// How the advice on a finding begins that is none for a moment either.
 const NEVER: &str = "It must never happen";
 /// A node that never was.
@@ -31,18 +29,14 @@ const NOBODY: &str = "0f3c2a11-9d1e-4c3b-8f00-000000000000";
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("audit_finds_what_is_planted", planted).alone().timeout(Duration::from_secs(300)),
+        Case::new("audit_finds_what_is_planted", planted).alone(),
         Case::new("audit_runs_in_the_controllers_pod", in_the_pod).alone(),
     ]
 }
 
 /// The last trials before fairlead is uninstalled: what all others left.
 pub fn last_cases() -> Vec<Case> {
-    vec![
-        Case::new("audit_finds_nothing_after_all_trials", after_all)
-            .alone()
-            .timeout(Duration::from_secs(180)),
-    ]
+    vec![Case::new("audit_finds_nothing_after_all_trials", after_all).alone()]
 }
 
 /// Fails with the table of what disagrees and stays so.
@@ -161,7 +155,7 @@ async fn planted(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "plant", &["10.62.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("real", net.name()).to_string()).await?;
-    env.wait_ready("app=real", SOON).await?;
+    env.wait_ready("app=real").await?;
     let record = fixtures::record(&env, "real").await?;
     let attachment = record.spec.attachments.first().context("an attachment")?;
     let held = attachment.addresses.first().context("an address")?;
@@ -216,7 +210,7 @@ async fn plant_and_find(env: &Env, planted: &Planted, real: &str) -> Result<()> 
     plant_range(env).await?;
     plant_nodes(env, planted).await?;
     let client = env.cluster.client();
-    wait::until(JUDGED, "everything that was planted to be found", || async {
+    wait::until(EVENTUALLY, "everything that was planted to be found", || async {
         let found = audit::look(&client, names::TAINT_PREFIX).await?;
         let codes: BTreeSet<FindingCode> = found.iter().map(|finding| finding.code).collect();
         let missing: Vec<_> = EXPECTED.iter().filter(|code| !codes.contains(code)).collect();
@@ -261,7 +255,7 @@ async fn plant_records(env: &Env, planted: &Planted, real: &str) -> Result<()> {
     let mut plain = fixtures::pod("plain", "");
     plain["metadata"]["annotations"] = json!({});
     env.apply(&plain.to_string()).await?;
-    env.wait_ready("app=plain", SOON).await?;
+    env.wait_ready("app=plain").await?;
     let ready = json!({ "status": { "conditions": [{ "type": names::NETWORK_READY, "status": "True" }] } })
         .to_string();
     env.kubectl(&["patch", "pod", "plain", "--subresource=status", "-p", &ready]).await?;
@@ -349,6 +343,6 @@ async fn clean(env: &Env, planted: &Planted, real: &str, before: &fairlead_crds:
     env.kubectl(&["delete", &rival(env)]).await?;
     env.kubectl(&["patch", "pod", "plain", "-p", r#"{"metadata":{"finalizers":null}}"#]).await?;
     // With that the node's agent also writes its counts anew.
-    env.kubectl(&["delete", "pod", "plain", "real", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pod", "plain", "real", PATIENTLY]).await?;
     Ok(())
 }

@@ -1,9 +1,6 @@
 //! What a node has left is something the scheduler knows, and a full range harms nobody else.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
@@ -11,20 +8,19 @@ use fairlead_tests::wait;
 use serde_json::json;
 
 use crate::{
-    fixtures::{self, Net, QUARANTINE, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
     trial::{Case, Env},
 };
 
-const LONG: Duration = Duration::from_secs(90);
 const ADDRESSES: usize = 4;
 const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartCount}";
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("capacity_pods_without_an_address_stay_pending", pending).timeout(Duration::from_secs(240)),
+        Case::new("capacity_pods_without_an_address_stay_pending", pending),
         // Its taint would keep the pods of other trials away.
-        Case::new("capacity_a_taint_comes_and_goes", taint).alone().timeout(Duration::from_secs(240)),
+        Case::new("capacity_a_taint_comes_and_goes", taint).alone(),
     ]
 }
 
@@ -42,7 +38,7 @@ async fn count(env: &Env, phase: &str) -> Result<usize> {
 }
 
 async fn wait_for_count(env: &Env, running: usize, pending: usize) -> Result<()> {
-    wait::until(LONG, &format!("{running} pods to run and {pending} to be Pending"), || async {
+    wait::until(EVENTUALLY, &format!("{running} pods to run and {pending} to be Pending"), || async {
         let found = (count(env, "Running").await?, count(env, "Pending").await?);
         ensure!(found == (running, pending), "{} run, {} are Pending", found.0, found.1);
         Ok(())
@@ -65,13 +61,13 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     env.apply(&many.to_string()).await?;
     wait_for_count(&env, ADDRESSES, 2).await?;
     let resource = names::resource(net.name());
-    wait::until(SOON, "the scheduler to name the network", || async {
+    wait::until(EVENTUALLY, "the scheduler to name the network", || async {
         let events = env.kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"]).await?;
         ensure!(events.contains(&format!("Insufficient {resource}")), "{events}");
         Ok(())
     })
     .await?;
-    wait::until(SOON, "the taint on both nodes", || async {
+    wait::until(EVENTUALLY, "the taint on both nodes", || async {
         let found = taints(&env, &net).await?;
         ensure!(found == ["PreferNoSchedule", "PreferNoSchedule"], "{found:?}");
         Ok(())
@@ -82,9 +78,9 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     ensure!(before.len() == ADDRESSES, "{before:?} run");
     let (gone, stay) = before.split_first().context("a running pod")?;
     let asked = Instant::now();
-    env.kubectl(&["delete", gone, "--timeout=120s"]).await?;
+    env.kubectl(&["delete", gone, PATIENTLY]).await?;
     // The Deployment makes another one in its place, and one of three is let in.
-    let after = wait::until(LONG, "another pod to be let in", || async {
+    let after = wait::until(EVENTUALLY, "another pod to be let in", || async {
         let after = running(&env).await?;
         ensure!(after.len() == ADDRESSES && !after.contains(gone), "{after:?} run");
         Ok(after)
@@ -110,7 +106,7 @@ async fn unrelated_pods_schedule(env: &Env) -> Result<()> {
     let mut pod = fixtures::pod("unrelated", "");
     pod["metadata"]["annotations"] = json!({});
     env.apply(&pod.to_string()).await?;
-    env.wait_ready("app=unrelated", SOON).await
+    env.wait_ready("app=unrelated").await
 }
 
 async fn taint(env: Arc<Env>) -> Result<()> {
@@ -118,15 +114,15 @@ async fn taint(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     env.apply(&fixtures::deployment("many", 4, net.name()).to_string()).await?;
     wait_for_count(&env, ADDRESSES, 0).await?;
-    wait::until(SOON, "the taint on both nodes", || async {
+    wait::until(EVENTUALLY, "the taint on both nodes", || async {
         let found = taints(&env, &net).await?;
         ensure!(found == ["NoSchedule", "NoSchedule"], "{found:?}");
         Ok(())
     })
     .await?;
     ensure!(count(&env, "Running").await? == ADDRESSES, "running pods must stay");
-    env.kubectl(&["delete", "deployment", "many", "--timeout=120s"]).await?;
-    wait::until(LONG, "the taint to go", || async {
+    env.kubectl(&["delete", "deployment", "many", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the taint to go", || async {
         let found = taints(&env, &net).await?;
         ensure!(found.is_empty(), "{found:?}");
         Ok(())

@@ -5,9 +5,10 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Result, ensure};
 use fairlead_tests::{layout, wait};
 
-use crate::trial::{Case, Env};
-
-const READY: Duration = Duration::from_secs(120);
+use crate::{
+    fixtures::{EVENTUALLY, PATIENTLY},
+    trial::{Case, Env},
+};
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -40,7 +41,7 @@ async fn start_sleepers(env: &Env) -> Result<()> {
     for node in env.cluster.nodes() {
         env.apply(&sleeper(&format!("on-{}", node.name()), &node.name())).await?;
     }
-    env.wait_ready("app=sleeper", READY).await
+    env.wait_ready("app=sleeper").await
 }
 
 async fn pods_reach_each_other(env: Arc<Env>) -> Result<()> {
@@ -54,10 +55,10 @@ async fn pods_reach_each_other(env: Arc<Env>) -> Result<()> {
 
 async fn cluster_ip(env: Arc<Env>) -> Result<()> {
     env.apply(&sleeper("client", "node2")).await?;
-    env.wait_ready("app=sleeper", READY).await?;
+    env.wait_ready("app=sleeper").await?;
     let service = layout::KUBERNETES_SERVICE.to_string();
     // That a node is Ready says nothing of the rules of its kube-proxy.
-    wait::until(READY, "an answer by the Service's address", || async {
+    wait::until(EVENTUALLY, "an answer by the Service's address", || async {
         env.exec("client", &["nc", "-w", "3", &service, "443", "-e", "true"]).await.map(drop)
     })
     .await
@@ -81,7 +82,7 @@ async fn second_interfaces_share_a_link(env: Arc<Env>) -> Result<()> {
 
 async fn processes_of_a_pod(env: Arc<Env>) -> Result<()> {
     env.apply(&sleeper("target", "node1")).await?;
-    env.wait_ready("app=sleeper", READY).await?;
+    env.wait_ready("app=sleeper").await?;
     let uid = env.field("pod/target", ".metadata.uid").await?;
     let node = env.cluster.node("node1")?;
     let pids = node.container_pids(&uid, "app").await?;
@@ -90,7 +91,7 @@ async fn processes_of_a_pod(env: Arc<Env>) -> Result<()> {
     let own = i32::try_from(std::process::id())?;
     ensure!(node.kill(own).is_err(), "a process outside of the node must be refused");
     node.kill(pids[0])?;
-    wait::until(READY, "the container to be restarted", || async {
+    wait::until(EVENTUALLY, "the container to be restarted", || async {
         let count = env.field("pod/target", ".status.containerStatuses[0].restartCount").await?;
         ensure!(count == "1", "restarts: {count}");
         Ok(())
@@ -122,30 +123,30 @@ async fn audit(env: Arc<Env>) -> Result<()> {
 
 async fn kubelet_restart(env: Arc<Env>) -> Result<()> {
     env.apply(&sleeper("survivor", "node2")).await?;
-    env.wait_ready("app=sleeper", READY).await?;
+    env.wait_ready("app=sleeper").await?;
     let node = env.cluster.node("node2")?;
     node.stop_kubelet().await?;
     ensure!(node.check().is_err(), "a stopped kubelet must be noticed");
     node.start_kubelet()?;
     node.check()?;
-    env.kubectl(&["delete", "pod", "survivor", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pod", "survivor", PATIENTLY]).await?;
     Ok(())
 }
 
 async fn power_cut(env: Arc<Env>) -> Result<()> {
     env.apply(&sleeper("victim", "node2")).await?;
-    env.wait_ready("app=sleeper", READY).await?;
+    env.wait_ready("app=sleeper").await?;
     let node = env.cluster.node("node2")?;
     node.kill_all().await?;
     node.boot().await?;
-    env.cluster.wait_for_node(node, READY).await?;
-    wait::until(READY, "the pod to run again", || async {
+    env.cluster.wait_for_node(node, EVENTUALLY).await?;
+    wait::until(EVENTUALLY, "the pod to run again", || async {
         let count = env.field("pod/victim", ".status.containerStatuses[0].restartCount").await?;
         ensure!(count == "1", "restarts: {count}");
         Ok(())
     })
     .await?;
-    env.wait_ready("app=sleeper", READY).await?;
+    env.wait_ready("app=sleeper").await?;
     env.exec("victim", &["true"]).await?;
     Ok(())
 }

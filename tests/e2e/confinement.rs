@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, Net},
     policy::place::{Place, User, Verb, send},
     trial::{Case, Env},
 };
@@ -156,7 +156,7 @@ async fn a_pod_per_node(env: &Env, prefix: &str) -> Result<[fairlead_crds::PodNe
     let mut records = Vec::new();
     for node in ["node1", "node2"] {
         env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string()).await?;
-        env.wait_ready(&format!("app={node}"), SOON).await?;
+        env.wait_ready(&format!("app={node}")).await?;
         records.push(fixtures::record(env, node).await?);
     }
     records.try_into().map_err(|_| anyhow::anyhow!("two nodes, two records"))
@@ -251,7 +251,7 @@ async fn tenant(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "tenant", &["10.82.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("mine", net.name()).to_string()).await?;
-    env.wait_ready("app=mine", SOON).await?;
+    env.wait_ready("app=mine").await?;
     let record = path_of_record(&fixtures::record(&env, "mine").await?);
     let tenant = Someone::tenant(&env).await?;
     let pod = format!("{}/mine", Place::pods(&env.namespace));

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     agents::{self, Victims},
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net},
     traces,
     trial::{Case, Env},
     watch,
@@ -24,17 +24,12 @@ const SETTLE: Duration = Duration::from_secs(4);
 const ENDS_IN_A_WHILE: &str = "trap 'sleep $((RANDOM % 15)); exit 0' TERM; sleep infinity & wait";
 const CHANGES: &str = "fairlead_netlink_messages{kind=\"change\"}";
 const LOOKS: &str = "fairlead_netlink_messages{kind=\"observe\"}";
-const LONG: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("crash_of_all_agents_while_pods_start_and_while_they_end", killed_in_between)
-            .alone()
-            .timeout(Duration::from_secs(900)),
-        Case::new("crash_or_restart_of_an_agent_does_not_touch_running_pods", running_pods_untouched)
-            .alone()
-            .timeout(Duration::from_secs(900)),
+        Case::new("crash_of_all_agents_while_pods_start_and_while_they_end", killed_in_between).alone(),
+        Case::new("crash_or_restart_of_an_agent_does_not_touch_running_pods", running_pods_untouched).alone(),
         Case::new("crash_of_a_sandbox_keeps_its_addresses_and_holds_again", sandbox_killed),
     ]
 }
@@ -48,7 +43,7 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     storm["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 30.into();
     storm["spec"]["template"]["spec"]["containers"][0]["command"] = json!(["sh", "-c", ENDS_IN_A_WHILE]);
     env.apply(&storm.to_string()).await?;
-    wait::until(SOON, "the first pods to be attached", || async {
+    wait::until(EVENTUALLY, "the first pods to be attached", || async {
         let attached = attached(&env).await?;
         ensure!(attached >= 3, "{attached}");
         Ok(())
@@ -57,14 +52,14 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     agents.kill()?;
     let attached = attached(&env).await?;
     ensure!(attached < PODS as usize, "all pods were attached before the agents were killed");
-    env.wait_rollout("storm", LONG).await?;
+    env.wait_rollout("storm").await?;
     let pods = fixtures::pods(&env, "storm").await?;
     let all = check_addresses(&env, &pods).await?;
     let traces = try_join_all(pods.iter().map(|pod| traces::of(&env, pod))).await?;
     agents::wait_ready(&env.cluster).await?;
     let agents = Victims::find(&env.cluster, env.cluster.nodes()).await?;
     env.kubectl(&["delete", "deployment", "storm", "--wait=false"]).await?;
-    wait::until(LONG, "the first records to go", || async {
+    wait::until(EVENTUALLY, "the first records to go", || async {
         let records = fixtures::records(&env).await?.len();
         ensure!(records < all, "{records} of {all} are left");
         Ok(())
@@ -74,7 +69,7 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     let left = fixtures::records(&env).await?.len();
     ensure!(left > 0, "all records were gone before the agents were killed");
     for traces in traces {
-        traces.wait_gone(&env, LONG).await?;
+        traces.wait_gone(&env, EVENTUALLY).await?;
     }
     agents::wait_ready(&env.cluster).await
 }
@@ -115,7 +110,7 @@ async fn running_pods_untouched(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "calm", &["10.51.0.0/24", "fd00:51::/64"]);
     net.create(&env).await?;
     env.apply(&fixtures::deployment("calm", PODS, net.name()).to_string()).await?;
-    env.wait_rollout("calm", LONG).await?;
+    env.wait_rollout("calm").await?;
     fixtures::wait_for_quiet(&env).await?;
     let mut watches = Vec::new();
     for node in env.cluster.nodes() {
@@ -152,7 +147,7 @@ async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "again", &["10.52.0.0/24", "fd00:52::/64"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("phoenix", net.name()).to_string()).await?;
-    env.wait_ready("app=phoenix", SOON).await?;
+    env.wait_ready("app=phoenix").await?;
     let before = fixtures::addresses(&env, "phoenix", "net1").await?;
     let gate = gate(&env).await?;
     let record = fixtures::record(&env, "phoenix").await?;
@@ -161,20 +156,20 @@ async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     for pid in node.sandbox_pids(&record.spec.pod_uid).await? {
         node.kill(pid)?;
     }
-    wait::until(LONG, "another sandbox in the record", || async {
+    wait::until(EVENTUALLY, "another sandbox in the record", || async {
         let record = fixtures::record(&env, "phoenix").await?;
         let now = record.status.and_then(|status| status.sandbox).context("no sandbox in the record")?;
         ensure!(now.id != sandbox.id && now.cookie != sandbox.cookie, "still {}", now.id);
         Ok(())
     })
     .await?;
-    wait::until(SOON, "the gate to hold again", || async {
+    wait::until(EVENTUALLY, "the gate to hold again", || async {
         let now = self::gate(&env).await?;
         ensure!(now != gate, "still {now}");
         Ok(())
     })
     .await?;
-    env.wait_ready("app=phoenix", SOON).await?;
+    env.wait_ready("app=phoenix").await?;
     let after = fixtures::addresses(&env, "phoenix", "net1").await?;
     ensure!(after == before, "{before:?} before, {after:?} after");
     // The init container ran again, behind the gate: what it left is of the second sandbox.

@@ -1,6 +1,6 @@
 //! The examples that are shipped work as they are: every file of `docs/examples`, in the order of their names.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Admission, Network, names};
@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::{
-    fixtures::{QUARANTINE, SOON},
+    fixtures::{EVENTUALLY, PATIENTLY, QUARANTINE},
     trial::{Case, Env},
 };
 
@@ -17,7 +17,7 @@ const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/examples");
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
-    vec![Case::new("the_shipped_examples_work", examples).timeout(Duration::from_secs(240))]
+    vec![Case::new("the_shipped_examples_work", examples)]
 }
 
 async fn examples(env: Arc<Env>) -> Result<()> {
@@ -53,7 +53,7 @@ async fn works(env: &Env, text: &str) -> Result<()> {
     let networks: BTreeSet<&str> = created(&applied, "network.fairlead.dev/").collect();
     for network in &networks {
         env.delete_at_the_end(&format!("networks.fairlead.dev/{network}"));
-        fairlead::wait_for_network(&env.cluster, network, SOON).await?;
+        fairlead::wait_for_network(&env.cluster, network, EVENTUALLY).await?;
         // So that later trials need not wait for these addresses to rest.
         let shorter =
             json!({ "spec": { "ipam": { "quarantine": format!("{}s", QUARANTINE.as_secs()) } } }).to_string();
@@ -62,13 +62,13 @@ async fn works(env: &Env, text: &str) -> Result<()> {
     }
     wait_for_admission(env, &networks).await?;
     for deployment in created(&applied, "deployment.apps/") {
-        env.wait_rollout(deployment, SOON).await?;
+        env.wait_rollout(deployment).await?;
     }
     for set in created(&applied, "statefulset.apps/") {
-        env.kubectl(&["rollout", "status", &format!("statefulset/{set}"), "--timeout=60s"]).await?;
+        env.kubectl(&["rollout", "status", &format!("statefulset/{set}"), PATIENTLY]).await?;
     }
     for pod in created(&applied, "pod/") {
-        env.kubectl(&["wait", "pod", pod, "--for=condition=Ready", "--timeout=40s"]).await?;
+        env.kubectl(&["wait", "pod", pod, "--for=condition=Ready", PATIENTLY]).await?;
     }
     Ok(())
 }
@@ -82,7 +82,7 @@ fn created<'a>(applied: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str>
 /// Until then a rule selects nobody.
 async fn wait_for_admission(env: &Env, networks: &BTreeSet<&str>) -> Result<()> {
     let api: Api<Admission> = Api::all(env.cluster.client());
-    wait::until(SOON, "the Networks to stand in the Admission", || async {
+    wait::until(EVENTUALLY, "the Networks to stand in the Admission", || async {
         let admission = api.get(names::ADMISSION).await?;
         let known: BTreeSet<&str> =
             admission.spec.networks.iter().map(|network| network.name.as_str()).collect();

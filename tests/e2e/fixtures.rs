@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::trial::Env;
 
-/// How long a healthy cluster needs for anything.
-pub const SOON: Duration = Duration::from_secs(40);
-
-/// How long everything of a trial may take to go: quarantines, blocks that are handed back, a controller that rests up to
-/// half a minute between two counts.
-pub const CLEANED: Duration = Duration::from_secs(180);
+/// How long anything may take that must come in the end. Most of it needs a second or two, what waits for a back-off, a
+/// Lease or a quarantine a minute. A machine whose host takes most of its processors needs several times that, and what
+/// must be fast has a limit of its own.
+pub const EVENTUALLY: Duration = Duration::from_secs(300);
+/// The same for a command of `kubectl` that waits.
+pub const PATIENTLY: &str = "--timeout=300s";
 
 /// How long a freed address rests in these Networks.
 pub const QUARANTINE: Duration = Duration::from_secs(5);
@@ -84,9 +84,9 @@ impl Net {
     pub async fn create(&self, env: &Env) -> Result<()> {
         env.apply(&self.manifest().to_string()).await?;
         env.delete_at_the_end(&format!("networks.{}/{}", names::GROUP, self.name));
-        fairlead::wait_for_network(&env.cluster, &self.name, SOON).await?;
+        fairlead::wait_for_network(&env.cluster, &self.name, EVENTUALLY).await?;
         // Only then admission knows what its pods need.
-        wait::until(SOON, &format!("{} to stand in the Admission", self.name), || async {
+        wait::until(EVENTUALLY, &format!("{} to stand in the Admission", self.name), || async {
             let admissions: Api<Admission> = Api::all(env.cluster.client());
             let known = admissions.get(names::ADMISSION).await?.spec.networks;
             ensure!(known.iter().any(|network| network.name == self.name), "it does not");
@@ -206,7 +206,7 @@ pub fn is_ready(status: &PodNetworkStatus) -> bool {
 
 /// Waits until the record of a pod says why it waits, and gives the sentence.
 pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result<String> {
-    wait::until(SOON, &format!("the record of {pod} to say {reasons:?}"), || async {
+    wait::until(EVENTUALLY, &format!("the record of {pod} to say {reasons:?}"), || async {
         let record = record(env, pod).await?;
         let conditions = record.status.map(|status| status.conditions).unwrap_or_default();
         let ready =
@@ -229,7 +229,7 @@ pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result
 /// Waits until the pod's condition has this reason, and gives its sentence.
 pub async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
     let path = |field: &str| format!(".status.conditions[?(@.type==\"{}\")].{field}", names::NETWORK_READY);
-    wait::until(SOON, &format!("{pod} to be told {reason}"), || async {
+    wait::until(EVENTUALLY, &format!("{pod} to be told {reason}"), || async {
         let object = format!("pod/{pod}");
         let (found, message) =
             (env.field(&object, &path("reason")).await?, env.field(&object, &path("message")).await?);
@@ -240,8 +240,8 @@ pub async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
 }
 
 /// Waits until the gate of a pod has said something, and gives its log.
-pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Duration) -> Result<String> {
-    wait::until(timeout, &format!("the gate of {pod} to say `{something}`"), || async {
+pub async fn wait_for_gate(env: &Env, pod: &str, something: &str) -> Result<String> {
+    wait::until(EVENTUALLY, &format!("the gate of {pod} to say `{something}`"), || async {
         let said = env.kubectl(&["logs", pod, "-c", names::GATE_CONTAINER]).await?;
         ensure!(said.contains(something), "it says {said:?}");
         Ok(said)
@@ -253,7 +253,7 @@ pub async fn wait_for_gate(env: &Env, pod: &str, something: &str, timeout: Durat
 pub async fn wait_for_quiet(env: &Env) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(env.cluster.client());
     let networks: Api<Network> = Api::all(env.cluster.client());
-    wait::until(CLEANED, "earlier trials to be cleaned up", || async {
+    wait::until(EVENTUALLY, "earlier trials to be cleaned up", || async {
         let namespaces =
             namespaces.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);
         let networks = networks.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);

@@ -14,7 +14,7 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, Net, QUARANTINE, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
     traces::{self, Traces},
     trial::{Case, Env},
 };
@@ -35,12 +35,11 @@ pub fn cases() -> Vec<Case> {
         Case::new("gone_after_a_job_completes", completed_job),
         Case::new("gone_and_back_under_the_same_name", stateful_set),
         Case::new("gone_soon_after_the_sandbox", after_the_sandbox),
-        Case::new("gone_addresses_rest_for_their_quarantine", quarantine).timeout(Duration::from_secs(180)),
+        Case::new("gone_addresses_rest_for_their_quarantine", quarantine),
         Case::new(
             "gone_a_network_stays_until_its_last_pod_is_gone_and_takes_its_bridge_and_blocks_along",
             network,
-        )
-        .timeout(Duration::from_secs(400)),
+        ),
     ]
 }
 
@@ -48,14 +47,14 @@ async fn running_pod(env: &Env, range: &str) -> Result<Traces> {
     let net = Net::island(env, "gone", &[range, "fd00:40::/64"]);
     net.create(env).await?;
     env.apply(&fixtures::pod("victim", net.name()).to_string()).await?;
-    env.wait_ready("app=victim", SOON).await?;
+    env.wait_ready("app=victim").await?;
     traces::of(env, "victim").await
 }
 
 async fn plain_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.40.0.0/24").await?;
     let asked = SystemTime::now();
-    env.kubectl(&["delete", "pod", "victim", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pod", "victim", PATIENTLY]).await?;
     traces.wait_gone(&env, CLEANED).await?;
     traces.rest_since(&env, asked).await
 }
@@ -63,8 +62,7 @@ async fn plain_delete(env: Arc<Env>) -> Result<()> {
 async fn forced_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.41.0.0/24").await?;
     let asked = SystemTime::now();
-    let delete = ["delete", "pod", "victim", "--force", "--grace-period=0", "--timeout=120s"];
-    env.kubectl(&delete).await?;
+    env.kubectl(&["delete", "pod", "victim", "--force", "--grace-period=0", PATIENTLY]).await?;
     traces.wait_gone(&env, CLEANED_LATE).await?;
     traces.rest_since(&env, asked).await
 }
@@ -72,7 +70,7 @@ async fn forced_delete(env: Arc<Env>) -> Result<()> {
 async fn namespace_delete(env: Arc<Env>) -> Result<()> {
     let traces = running_pod(&env, "10.42.0.0/24").await?;
     let asked = SystemTime::now();
-    env.kubectl(&["delete", "namespace", &env.namespace, "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "namespace", &env.namespace, PATIENTLY]).await?;
     // The namespace could not go before the record, and both not before the pod.
     traces.wait_gone(&env, Duration::from_secs(1)).await?;
     traces.rest_since(&env, asked).await?;
@@ -94,19 +92,19 @@ async fn completed_job(env: Arc<Env>) -> Result<()> {
         "spec": { "template": without_name(template) },
     });
     env.apply(&job.to_string()).await?;
-    wait::until(SOON, "the pod of the job", || async {
+    wait::until(EVENTUALLY, "the pod of the job", || async {
         let pods = fixtures::pods(&env, "work").await?.len();
         ensure!(pods == 1, "{pods} pods");
         Ok(())
     })
     .await?;
-    env.wait_ready("app=work", SOON).await?;
+    env.wait_ready("app=work").await?;
     let pods = fixtures::pods(&env, "work").await?;
     let name = pods.first().context("a pod")?;
     let traces = traces::of(&env, name).await?;
     let asked = SystemTime::now();
     env.exec(name, &["touch", "/done"]).await?;
-    env.kubectl(&["wait", "job/work", "--for=condition=Complete", "--timeout=40s"]).await?;
+    env.kubectl(&["wait", "job/work", "--for=condition=Complete", PATIENTLY]).await?;
     traces.wait_gone(&env, CLEANED_LATE).await?;
     traces.rest_since(&env, asked).await?;
     let phase = env.field(&format!("pod/{name}"), ".status.phase").await?;
@@ -139,18 +137,18 @@ async fn stateful_set(env: Arc<Env>) -> Result<()> {
     let mut before = String::new();
     for round in 0..3 {
         // The status of the set may still be of the pod before.
-        before = wait::until(SOON, "the next pod of the set", || async {
+        before = wait::until(EVENTUALLY, "the next pod of the set", || async {
             let uid = env.field("pod/web-0", ".metadata.uid").await?;
             ensure!(uid != before, "it is the one before");
             Ok(uid)
         })
         .await?;
-        env.wait_ready("app=web", SOON).await?;
+        env.wait_ready("app=web").await?;
         let traces = traces::of(&env, "web-0").await?;
         let records = fixtures::records(&env).await?.len();
         ensure!(records == 1, "round {round}: {records} records of one pod");
         let asked = SystemTime::now();
-        env.kubectl(&["delete", "pod", "web-0", "--timeout=120s"]).await?;
+        env.kubectl(&["delete", "pod", "web-0", PATIENTLY]).await?;
         traces.wait_gone(&env, CLEANED).await?;
         traces.rest_since(&env, asked).await?;
     }
@@ -164,7 +162,7 @@ async fn after_the_sandbox(env: Arc<Env>) -> Result<()> {
     let node = env.cluster.node(&record.spec.node_name)?;
     let records: Api<PodNetwork> = Api::namespaced(env.cluster.client(), &env.namespace);
     env.kubectl(&["delete", "pod", "victim", "--wait=false"]).await?;
-    wait::until(SOON, "the sandbox to end", || async {
+    wait::until(EVENTUALLY, "the sandbox to end", || async {
         let left = node.sandbox_pids(&traces.uid).await?;
         ensure!(left.is_empty(), "{left:?} are left");
         Ok(())
@@ -193,11 +191,11 @@ async fn quarantine(env: Arc<Env>) -> Result<()> {
     for round in 0..6 {
         let name = format!("turn-{round}");
         env.apply(&fixtures::on_node(fixtures::pod(&name, net.name()), "node1").to_string()).await?;
-        env.wait_ready(&format!("app={name}"), SOON).await?;
+        env.wait_ready(&format!("app={name}")).await?;
         let traces = traces::of(&env, &name).await?;
         again += usize::from(was_not_too_early(&env, &name, &traces, &freed).await?);
         let asked = SystemTime::now();
-        env.kubectl(&["delete", "pod", &name, "--timeout=120s"]).await?;
+        env.kubectl(&["delete", "pod", &name, PATIENTLY]).await?;
         // The sandbox lived when it was asked for, so this is never later than what we look for.
         let rested = Timestamp::try_from(asked + QUARANTINE)?;
         freed.extend(traces.addresses.iter().map(|address| (address.clone(), rested)));
@@ -231,13 +229,13 @@ async fn network(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "short", &["10.48.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::on_node(fixtures::pod("last", net.name()), "node1").to_string()).await?;
-    env.wait_ready("app=last", SOON).await?;
+    env.wait_ready("app=last").await?;
     let node = env.cluster.node("node1")?;
     let bridge = env.link_name("short");
     node.exec(&["ip", "link", "show", &bridge]).await?;
     let object = format!("networks.{}/{}", names::GROUP, net.name());
     env.kubectl(&["delete", &object, "--wait=false"]).await?;
-    wait::until(SOON, "the Network to say that it is used", || async {
+    wait::until(EVENTUALLY, "the Network to say that it is used", || async {
         let status = env.field(&object, ".status.conditions[?(@.type==\"InUse\")].status").await?;
         ensure!(status == "True", "InUse={status}");
         Ok(())
@@ -249,8 +247,8 @@ async fn network(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    env.kubectl(&["delete", "pod", "last", "--timeout=120s"]).await?;
-    wait::until(fixtures::CLEANED, "the Network, its blocks and its bridge to go", || async {
+    env.kubectl(&["delete", "pod", "last", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the Network, its blocks and its bridge to go", || async {
         let left = env.kubectl(&["get", &object, "--ignore-not-found", "-o", "name"]).await?;
         let blocks: Api<IPBlock> = Api::all(env.cluster.client());
         let of_network = ListParams::default().fields(&format!("spec.network={}", net.name()));

@@ -17,18 +17,13 @@ use serde_json::{Value, json};
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
 const NAMESPACE: &str = "kube-system";
-/// The kubelet tries a refused container again after 10 to 15 s, and starts an agent that was killed often after a minute
-/// or two.
-const RETRIED: Duration = Duration::from_secs(180);
 /// Longer than two tries, so that what stays refused was refused more than once.
 const TWO_TRIES: Duration = Duration::from_secs(32);
-/// Of a trial: the runtime is restarted twice or more, and the agents are replaced.
-const LONG: Duration = Duration::from_secs(900);
 
 const NOT_SEEN: &str = "the pod's networks are not attached: the agent of this node has not seen this pod";
 /// What a strict node says where no guard is connected.
@@ -60,7 +55,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("guard_without_a_plugin_interface_leaves_the_gate", no_plugins),
     ]
     .into_iter()
-    .map(|case| case.alone().timeout(LONG))
+    .map(Case::alone)
     .collect()
 }
 
@@ -98,7 +93,7 @@ impl Subject {
     async fn is_refused(&self, env: &Env, sentence: &str) -> Result<()> {
         let of_the_pod = format!("--field-selector=involvedObject.name={}", self.name);
         let path = r#"jsonpath={range .items[?(@.reason=="Failed")]}{.message}{"\n"}{end}"#;
-        wait::until(SOON, &format!("a refusal that says {sentence:?}"), || async {
+        wait::until(EVENTUALLY, &format!("a refusal that says {sentence:?}"), || async {
             let refusals = kubectl(env, &["get", "events", &of_the_pod, "-o", path]).await?;
             ensure!(refusals.contains(sentence), "its events say {refusals:?}");
             Ok(())
@@ -121,8 +116,7 @@ impl Subject {
     }
 
     async fn starts(&self, env: &Env) -> Result<()> {
-        let timeout = format!("--timeout={}s", RETRIED.as_secs());
-        kubectl(env, &["wait", "pod", &self.name, "--for=condition=Ready", &timeout]).await?;
+        kubectl(env, &["wait", "pod", &self.name, "--for=condition=Ready", PATIENTLY]).await?;
         Ok(())
     }
 
@@ -154,7 +148,7 @@ async fn wait_for_guard(cluster: &Cluster, node: &Node) -> Result<()> {
     let pod = agents::pod(cluster, node).await?.name_any();
     let wait = ["/fairlead-guard", "wait", "--report", "/run/fairlead/guard"];
     let exec = ["exec", "-n", names::INSTALL_NAMESPACE, &pod, "-c", "guard", "--"];
-    wait::until(SOON, "the guard to be connected", || async {
+    wait::until(EVENTUALLY, "the guard to be connected", || async {
         cluster.kubectl(&[&exec[..], &wait[..]].concat()).await.map(drop)
     })
     .await
@@ -195,7 +189,7 @@ async fn back_to_gates(env: &Env) -> Result<()> {
 
 /// What holds pods whose networks leave it open.
 pub async fn wait_for_auto(cluster: &Cluster, hold: &str) -> Result<()> {
-    wait::until(SOON, &format!("the Admission to say {hold}"), || async {
+    wait::until(EVENTUALLY, &format!("the Admission to say {hold}"), || async {
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = cluster.kubectl(&["get", &admission, "-o", "jsonpath={.spec.hold}"]).await?;
         ensure!(said == hold, "it says {said:?}");
@@ -215,12 +209,12 @@ pub async fn create_a_container(env: &Env, node: &Node, stem: &str) -> Result<()
     let mut pod = fixtures::on_node(fixtures::pod(&name, ""), &node.name());
     pod["metadata"]["annotations"] = json!({});
     env.apply(&pod.to_string()).await?;
-    env.wait_ready(&format!("app={name}"), SOON).await
+    env.wait_ready(&format!("app={name}")).await
 }
 
 /// The node's label and the condition of its `NodeNetwork` say how it can hold.
 async fn says(env: &Env, node: &Node, hold: &str, reason: Reason) -> Result<()> {
-    wait::until(SOON, &format!("{} to say {hold}", node.name()), || async {
+    wait::until(EVENTUALLY, &format!("{} to say {hold}", node.name()), || async {
         let label = format!("jsonpath={{.metadata.labels.{}}}", names::HOLD_LABEL.replace('.', "\\."));
         let label = env.cluster.kubectl(&["get", "node", &node.name(), "-o", &label]).await?;
         let path = "jsonpath={.status.hold} {.status.conditions[?(@.type=='HoldStrict')].reason}";
@@ -389,7 +383,7 @@ async fn no_plugins(env: Arc<Env>) -> Result<()> {
         says(&env, &node, names::HOLD_GATE, Reason::NoGuard).await?;
         let pod = fixtures::on_node(fixtures::pod("gated", net.name()), &node.name());
         env.apply(&pod.to_string()).await?;
-        env.wait_ready("app=gated", SOON).await?;
+        env.wait_ready("app=gated").await?;
         // Nothing holds a pod that asks for what the node does not have: the node selector keeps it away.
         let pod = Subject::create(&env, "no-such-network", &node).await?;
         pod.starts(&env).await?;

@@ -11,16 +11,13 @@ use serde_json::json;
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net},
     trial::{Case, Env},
 };
 
-/// An agent renews its Lease, and sees who asks for it, every 10 s; before that a pod starts, after it one gets Ready.
-const REPLACED: Duration = Duration::from_secs(120);
 /// The kubelet gives up an agent that took over and does not get ready, after so many looks of a second or more: fewer than
 /// the manifests have, since the agent that stands by is given up after 90 s.
 const LOOKS: i32 = 40;
-const GIVEN_UP: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The trials of this module.
@@ -30,7 +27,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("handover_to_a_version_that_does_not_get_ready_is_taken_back", bad_version),
     ]
     .into_iter()
-    .map(|case| case.alone().timeout(Duration::from_secs(900)))
+    .map(Case::alone)
     .collect()
 }
 
@@ -71,10 +68,10 @@ async fn upgrade(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "turn", &["10.51.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::deployment("before", 4, net.name()).to_string()).await?;
-    env.wait_rollout("before", SOON).await?;
+    env.wait_rollout("before").await?;
     agents::replace_in_order(&env, None, || replace_all(&env)).await?;
     env.apply(&fixtures::deployment("after", 4, net.name()).to_string()).await?;
-    env.wait_rollout("after", SOON).await
+    env.wait_rollout("after").await
 }
 
 /// As a new version does, with no moment in which a node has no agent that is Ready.
@@ -83,7 +80,7 @@ async fn replace_all(env: &Env) -> Result<()> {
     let version = json!({ "metadata": { "annotations": { "trial": format!("after {before:?}") } } });
     agents::patch_template(&env.cluster, &version).await?;
     let replaced = async {
-        wait::until(agents::RESTART, "both agents to be replaced", || async {
+        wait::until(EVENTUALLY, "both agents to be replaced", || async {
             agents::wait_ready(&env.cluster).await?;
             let now = holders(env).await?;
             ensure!(now.iter().all(|(node, uid)| before[node] != *uid), "{now:?}");
@@ -135,12 +132,12 @@ async fn bad_version(env: Arc<Env>) -> Result<()> {
 }
 
 async fn taken_back(env: &Env, before: &BTreeMap<String, String>, net: &Net) -> Result<()> {
-    wait::until(REPLACED, "the new version to take over on one node", || async {
+    wait::until(EVENTUALLY, "the new version to take over on one node", || async {
         ensure!(holders(env).await? != *before, "nothing changed");
         Ok(())
     })
     .await?;
-    wait::until(GIVEN_UP, "the old version to be back", || async {
+    wait::until(EVENTUALLY, "the old version to be back", || async {
         let now = holders(env).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
         Ok(())
@@ -153,5 +150,5 @@ async fn taken_back(env: &Env, before: &BTreeMap<String, String>, net: &Net) -> 
     ensure!(left == old.len(), "{left} of {} old agents are left", old.len());
     ensure!(all == old.len() + 1, "{all} agents for {} nodes: it went on to the next node", old.len());
     env.apply(&fixtures::deployment("meanwhile", 4, net.name()).to_string()).await?;
-    env.wait_rollout("meanwhile", REPLACED).await
+    env.wait_rollout("meanwhile").await
 }

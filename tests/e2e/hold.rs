@@ -1,6 +1,6 @@
 //! Pods that the container runtime holds.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     guard,
     trial::{Case, Env},
 };
@@ -20,12 +20,8 @@ use crate::{
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("hold_by_the_runtime_waits_for_a_strict_node_and_says_so", no_strict_node),
-        Case::new("hold_is_the_runtimes_by_itself_once_all_nodes_are_strict", auto)
-            .alone()
-            .timeout(Duration::from_secs(300)),
-        Case::new("hold_keeps_pods_from_a_new_node_until_its_agent_is_ready", startup_taint)
-            .alone()
-            .timeout(Duration::from_secs(300)),
+        Case::new("hold_is_the_runtimes_by_itself_once_all_nodes_are_strict", auto).alone(),
+        Case::new("hold_keeps_pods_from_a_new_node_until_its_agent_is_ready", startup_taint).alone(),
     ]
 }
 
@@ -33,7 +29,7 @@ pub fn cases() -> Vec<Case> {
 async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "strict", &["10.39.0.0/24"]).with("/hold", json!("Nri"));
     net.create(&env).await?;
-    wait::until(SOON, "the Admission to say how the pods are held", || async {
+    wait::until(EVENTUALLY, "the Admission to say how the pods are held", || async {
         let path = format!("jsonpath={{.spec.networks[?(@.name=='{}')].hold}}", net.name());
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = env.cluster.kubectl(&["get", &admission, "-o", &path]).await?;
@@ -42,7 +38,7 @@ async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     env.apply(&fixtures::pod("patient", net.name()).to_string()).await?;
-    wait::until(SOON, "the pod to say what it waits for", || async {
+    wait::until(EVENTUALLY, "the pod to say what it waits for", || async {
         let described = env.kubectl(&["describe", "pod", "patient"]).await?;
         ensure!(described.contains(&format!("{}: ", Reason::NoStrictNode)), "{described}");
         ensure!(described.contains("a node that is nri-strict, and no ready node is"), "{described}");
@@ -55,7 +51,7 @@ async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     let gate = Net::island(&env, "gate", &["10.42.0.0/24"]).with("/hold", json!("Gate"));
     gate.create(&env).await?;
     env.apply(&fixtures::pod("gated", gate.name()).to_string()).await?;
-    env.wait_ready("app=gated", SOON).await
+    env.wait_ready("app=gated").await
 }
 
 /// A Network that says nothing about it: behind gates, then held by the runtime, then behind gates again.
@@ -66,7 +62,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
         guard::wait_for_auto(&env.cluster, "Nri").await?;
         let api: Api<Pod> = Api::namespaced(env.cluster.client(), &env.namespace);
         // The API server takes a moment to see the parameter of its policies.
-        let held = wait::until(SOON, "a pod without a gate", || async {
+        let held = wait::until(EVENTUALLY, "a pod without a gate", || async {
             env.kubectl(&["delete", "pod", "held", "--ignore-not-found", "--force", "--grace-period=0"])
                 .await?;
             env.apply(&fixtures::pod("held", net.name()).to_string()).await?;
@@ -79,7 +75,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
         let selector = held.spec.and_then(|spec| spec.node_selector).unwrap_or_default();
         let strict = selector.get(names::HOLD_LABEL).context("no node selector")?;
         ensure!(strict == names::HOLD_NRI_STRICT, "{strict}");
-        env.wait_ready("app=held", SOON).await?;
+        env.wait_ready("app=held").await?;
         let seen = fixtures::first_look(&env, &env.namespace, "held").await?;
         ensure!(seen.contains(" net1 "), "the first container saw\n{seen}");
         Ok(())
@@ -103,7 +99,7 @@ async fn startup_taint(env: Arc<Env>) -> Result<()> {
 async fn patch_controller(cluster: &Cluster, patch: &str) -> Result<()> {
     let (namespace, object) = (names::INSTALL_NAMESPACE, format!("deployment/{}", names::CONTROLLER));
     cluster.kubectl(&["patch", "-n", namespace, &object, "--type=json", "-p", patch]).await?;
-    cluster.kubectl(&["rollout", "status", "-n", namespace, &object, "--timeout=240s"]).await?;
+    cluster.kubectl(&["rollout", "status", "-n", namespace, &object, PATIENTLY]).await?;
     Ok(())
 }
 
@@ -123,7 +119,7 @@ async fn joins(env: &Env) -> Result<()> {
 
 async fn wait_for_taint(cluster: &Cluster, node: &str, wanted: bool) -> Result<()> {
     let what = format!("{node} {} the start-up taint", if wanted { "to get" } else { "to lose" });
-    wait::until(SOON * 2, &what, || async {
+    wait::until(EVENTUALLY, &what, || async {
         let taints = cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.spec.taints[*].key}"]).await?;
         let there = taints.split_whitespace().any(|key| key == names::AGENT_NOT_READY_TAINT);
         ensure!(there == wanted, "its taints are {taints:?}");

@@ -7,7 +7,7 @@ use fairlead_crds::names;
 use fairlead_tests::wait;
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, Net},
     traces,
     trial::{Case, Env},
 };
@@ -30,7 +30,7 @@ async fn edit(env: Arc<Env>) -> Result<()> {
         net.create(&env).await?;
     }
     env.apply(&fixtures::pod("live", one.name()).to_string()).await?;
-    env.wait_ready("app=live", SOON).await?;
+    env.wait_ready("app=live").await?;
     let container = env.field("pod/live", CONTAINER).await?;
     let kept = fixtures::addresses(&env, "live", "net1").await?;
 

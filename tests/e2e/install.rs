@@ -1,6 +1,6 @@
 //! `kubectl fairlead install` on a cluster that has fairlead already.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use fairlead_crds::names;
@@ -8,17 +8,13 @@ use fairlead_tests::{fairlead, layout, wait};
 use serde_json::Value;
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
-    vec![
-        Case::new("install_takes_back_an_uninstall_that_was_broken_off", broken_off)
-            .alone()
-            .timeout(Duration::from_secs(240)),
-    ]
+    vec![Case::new("install_takes_back_an_uninstall_that_was_broken_off", broken_off).alone()]
 }
 
 async fn broken_off(env: Arc<Env>) -> Result<()> {
@@ -27,7 +23,7 @@ async fn broken_off(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "again", &["10.98.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("stays", net.name()).to_string()).await?;
-    env.wait_ready("app=stays", SOON).await?;
+    env.wait_ready("app=stays").await?;
     let begun = begin_to_uninstall(&env).await;
     let devices = format!("--devices={}", layout::UPLINK);
     fairlead::plugin(&env.cluster, &["install", &devices, "--image-pull-policy=Never"]).await?;
@@ -36,8 +32,8 @@ async fn broken_off(env: Arc<Env>) -> Result<()> {
         let finalizers = object["metadata"]["finalizers"].to_string();
         ensure!(finalizers.contains(names::GROUP), "{object:#}");
     }
-    env.kubectl(&["delete", "pod", "stays", "--timeout=120s"]).await?;
-    wait::until(SOON, "the record to be released", || async {
+    env.kubectl(&["delete", "pod", "stays", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the record to be released", || async {
         let left = env.kubectl(&["get", "podnetworks", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
         Ok(())
@@ -52,8 +48,8 @@ async fn begin_to_uninstall(env: &Env) -> Result<()> {
     let mark =
         ["patch", "admission", names::ADMISSION, "--type=merge", "-p", r#"{"spec":{"uninstalling":true}}"#];
     // The API server takes a moment to forget a binding.
-    wait::until(SOON, "the Admission to be writable", || cluster.kubectl(&mark)).await?;
-    wait::until(SOON, "the agents to let go", || async {
+    wait::until(EVENTUALLY, "the Admission to be writable", || cluster.kubectl(&mark)).await?;
+    wait::until(EVENTUALLY, "the agents to let go", || async {
         let records =
             env.kubectl(&["get", "podnetworks", "-o", "jsonpath={.items[*].metadata.finalizers}"]).await?;
         ensure!(records.is_empty(), "{records}");

@@ -2,7 +2,7 @@
 //!
 //! The pods are in a namespace that admission leaves alone, so that they are held as the trial says.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{PodNetwork, names};
@@ -16,30 +16,23 @@ use serde_json::{Value, json};
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
 const NAMESPACE: &str = "kube-system";
 const PODS: usize = 10;
 /// What an attach is made to take: longer than the runtime allows its plugins, and than this trial lasts.
-const SLOW: &str = "slow-=600";
+const SLOW: &str = "slow-=3600";
 const KNOB: &str = "FAIRLEAD_TEST_SLOW_ATTACH";
-/// Of pods beside slow ones, on a machine that does much at once.
-const QUICK: Duration = Duration::from_secs(60);
-const LONG: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("nri_the_first_container_sees_net1_without_a_gate", sees_net1),
         Case::new("nri_containers_are_refused_with_the_reason_until_the_network_is_there", refused),
-        Case::new("nri_a_slow_attach_neither_lets_its_pod_start_nor_stalls_others", slow)
-            .alone()
-            .timeout(Duration::from_secs(900)),
-        Case::new("nri_a_pod_that_started_unheld_is_found_and_attached_late", unheld)
-            .alone()
-            .timeout(Duration::from_secs(900)),
+        Case::new("nri_a_slow_attach_neither_lets_its_pod_start_nor_stalls_others", slow).alone(),
+        Case::new("nri_a_pod_that_started_unheld_is_found_and_attached_late", unheld).alone(),
     ]
 }
 
@@ -96,9 +89,9 @@ impl<'a> Held<'a> {
         pod
     }
 
-    async fn wait_ready(&self, timeout: Duration) -> Result<()> {
-        let (selector, timeout) = (format!("app={}", self.app), format!("--timeout={}s", timeout.as_secs()));
-        self.kubectl(&["wait", "pods", "-l", &selector, "--for=condition=Ready", &timeout]).await?;
+    async fn wait_ready(&self) -> Result<()> {
+        let selector = format!("app={}", self.app);
+        self.kubectl(&["wait", "pods", "-l", &selector, "--for=condition=Ready", PATIENTLY]).await?;
         Ok(())
     }
 
@@ -129,7 +122,7 @@ impl<'a> Held<'a> {
 
     /// Waits until an event of a pod has these words.
     async fn wait_for_words(&self, number: usize, words: &str) -> Result<()> {
-        wait::until(SOON, &format!("an event of {} that says {words:?}", self.name(number)), || async {
+        wait::until(EVENTUALLY, &format!("an event of {} that says {words:?}", self.name(number)), || async {
             let said = self.events(number).await?;
             ensure!(said.contains(words), "the events say {said:?}");
             Ok(())
@@ -152,13 +145,13 @@ async fn sees_net1(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     let held = Held::new(&env, "held");
     held.create(PODS, net.name(), "node1").await?;
-    held.wait_ready(SOON).await?;
+    held.wait_ready().await?;
     for number in 0..PODS {
         let seen = held.first_look(number).await?;
         let addresses = seen.lines().filter(|line| line.contains("net1")).count();
         ensure!(addresses >= 2, "{} did not see its addresses at its start:\n{seen}", held.name(number));
         // The runtime need not wait for what is written when the interfaces are up.
-        wait::until(SOON, &format!("{} to say how it was held", held.name(number)), || async {
+        wait::until(EVENTUALLY, &format!("{} to say how it was held", held.name(number)), || async {
             let condition = held.condition(number, "Held").await?;
             ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
             held.check_attached_at(number).await
@@ -175,7 +168,7 @@ async fn refused(env: Arc<Env>) -> Result<()> {
     let refusal = "fairlead: the pod's networks are not attached: NetworkNotFound: network";
     held.wait_for_words(0, &format!("{refusal} {}", net.name())).await?;
     net.create(&env).await?;
-    held.wait_ready(LONG).await?;
+    held.wait_ready().await?;
     held.all_saw_net1(1).await
 }
 
@@ -186,7 +179,7 @@ async fn slow(env: Arc<Env>) -> Result<()> {
     with_knob(&env, async {
         slow.create(3, net.name(), "node1").await?;
         quick.create(PODS, net.name(), "node1").await?;
-        quick.wait_ready(QUICK).await?;
+        quick.wait_ready().await?;
         quick.all_saw_net1(PODS).await?;
         for number in 0..3 {
             // These words make the kubelet try again soon.
@@ -197,7 +190,7 @@ async fn slow(env: Arc<Env>) -> Result<()> {
         Ok(())
     })
     .await?;
-    slow.wait_ready(LONG).await?;
+    slow.wait_ready().await?;
     slow.all_saw_net1(3).await
 }
 
@@ -222,7 +215,7 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
     let held = Held::new(&env, "bare");
     agents::while_stopped(&env.cluster, async {
         held.create(1, net.name(), "node1").await?;
-        wait::until(SOON, "the first container to have run", || async {
+        wait::until(EVENTUALLY, "the first container to have run", || async {
             let seen = held.first_look(0).await?;
             ensure!(!seen.is_empty() && !seen.contains("net1"), "it saw {seen:?}");
             Ok(())
@@ -230,7 +223,7 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
         .await
     })
     .await?;
-    wait::until(SOON, "the pod to be found and attached late", || async {
+    wait::until(EVENTUALLY, "the pod to be found and attached late", || async {
         let (ready, said) = (held.condition(0, "Ready").await?, held.condition(0, "Held").await?);
         ensure!(said == ("False".into(), "StartedUnheld".into()), "Held is {said:?}");
         ensure!(ready.0 == "True", "Ready is {ready:?}");
@@ -238,7 +231,7 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     // Its later containers are held again, and refused ones tried again.
-    held.wait_ready(LONG).await?;
+    held.wait_ready().await?;
     let now = held.kubectl(&["exec", &held.name(0), "--", "ip", "-o", "addr"]).await?;
     ensure!(now.contains("net1"), "it was not attached late:\n{now}");
     Ok(())

@@ -11,7 +11,7 @@ mod nri;
 pub mod place;
 mod refuse;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use anyhow::Result;
 use serde_json::json;
@@ -95,12 +95,8 @@ pub fn cases() -> Vec<Case> {
             "policy_an_agent_has_no_right_that_its_code_does_not_need",
             agent::an_agent_has_no_right_that_its_code_does_not_need
         ),
-        Case::new("policy_the_largest_admission_is_affordable", largest_admission)
-            .alone()
-            .timeout(Duration::from_secs(240)),
-        Case::new("policy_a_broken_installation_stops_only_who_asks", broken_installation)
-            .alone()
-            .timeout(Duration::from_secs(240)),
+        Case::new("policy_the_largest_admission_is_affordable", largest_admission).alone(),
+        Case::new("policy_a_broken_installation_stops_only_who_asks", broken_installation).alone(),
     ]
 }
 

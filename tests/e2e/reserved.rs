@@ -3,7 +3,6 @@
 mod sticky;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
@@ -11,23 +10,17 @@ use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, Net, QUARANTINE, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
     trial::{Case, Env},
 };
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("reserved_by_value_an_address_and_a_mac_are_the_pods", by_value)
-            .timeout(Duration::from_secs(240)),
-        Case::new("reserved_values_that_cannot_be_given_have_their_sentence", refused)
-            .timeout(Duration::from_secs(240)),
-        Case::new("reserved_addresses_of_a_statefulset_stay_on_any_node", sticky::stays)
-            .alone()
-            .timeout(Duration::from_secs(420)),
-        Case::new("reserved_addresses_of_a_lost_node_wait_for_the_word", sticky::node_loss)
-            .alone()
-            .timeout(Duration::from_secs(600)),
+        Case::new("reserved_by_value_an_address_and_a_mac_are_the_pods", by_value),
+        Case::new("reserved_values_that_cannot_be_given_have_their_sentence", refused),
+        Case::new("reserved_addresses_of_a_statefulset_stay_on_any_node", sticky::stays).alone(),
+        Case::new("reserved_addresses_of_a_lost_node_wait_for_the_word", sticky::node_loss).alone(),
     ]
 }
 
@@ -54,7 +47,7 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     let one = |name: &str| asking(name, &net, &json!({ "ips": ["10.70.0.70"], "mac": "52:54:00:12:34:56" }));
     env.apply(&one("one").to_string()).await?;
-    env.wait_ready("app=one", SOON).await?;
+    env.wait_ready("app=one").await?;
     let found = fixtures::addresses(&env, "one", "net1").await?;
     ensure!(found == ["10.70.0.70/24"], "{found:?}");
     let mac = env.exec("one", &["cat", "/sys/class/net/net1/address"]).await?;
@@ -63,15 +56,15 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     let shown = env.kubectl(&["get", &block]).await?;
     ensure!(shown.contains(&format!("{}/one", env.namespace)), "{shown}");
     env.apply(&fixtures::pod("any", net.name()).to_string()).await?;
-    env.wait_ready("app=any", SOON).await?;
+    env.wait_ready("app=any").await?;
     // On one node they see each other: the address keeps the prefix of the range it was cut out of.
     let any = fixtures::addresses(&env, "any", "net1").await?;
     ensure!(any.iter().all(|address| !address.starts_with("10.70.0.7")), "{any:?} was handed out");
 
     let uid = env.field("pod/one", ".metadata.uid").await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pod", "one", PATIENTLY]).await?;
     env.apply(&one("one").to_string()).await?;
-    env.wait_ready("app=one", SOON).await?;
+    env.wait_ready("app=one").await?;
     let again = env.field(&block, ".spec.holder").await?;
     ensure!(again.contains("\"turn\":2") && !again.contains(&uid), "{again}");
 
@@ -79,13 +72,13 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     let message = fixtures::told(&env, "two", Reason::AddressTaken).await?;
     ensure!(message.contains(&format!("{}/one", env.namespace)), "{message}");
     let asked = std::time::Instant::now();
-    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
-    env.wait_ready("app=two", Duration::from_secs(60)).await?;
+    env.kubectl(&["delete", "pod", "one", PATIENTLY]).await?;
+    env.wait_ready("app=two").await?;
     ensure!(asked.elapsed() >= QUARANTINE, "another pod had the address after {:?}", asked.elapsed());
     let found = fixtures::addresses(&env, "two", "net1").await?;
     ensure!(found == ["10.70.0.70/24"], "{found:?}");
-    env.kubectl(&["delete", "pod", "two", "--timeout=120s"]).await?;
-    wait::until(SOON, "the claim to end with its last pod", || async {
+    env.kubectl(&["delete", "pod", "two", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the claim to end with its last pod", || async {
         let left = env.kubectl(&["get", &block, "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
         Ok(())
@@ -130,7 +123,7 @@ async fn goes_on_by_itself(env: &Env, net: &Net) -> Result<()> {
     let message = fixtures::told(env, "cured", Reason::StaticNotAllowed).await?;
     ensure!(message.contains("allowStatic"), "{message}");
     env.kubectl(&["patch", &object, "--type=merge", "-p", &set("true")]).await?;
-    env.wait_ready("app=cured", SOON).await?;
+    env.wait_ready("app=cured").await?;
     let found = fixtures::addresses(env, "cured", "net1").await?;
     let first = found.first().context("no address")?;
     ensure!(first == "10.71.0.70/24", "{found:?}");

@@ -10,7 +10,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
@@ -18,15 +18,12 @@ use crate::{
 const OTHER: &str = "example.com/other";
 /// Long enough for the scheduler or the controller to do what they must not.
 const AWHILE: Duration = Duration::from_secs(3);
-/// The Admission follows a change of who is gated within 10 s.
-const FOLLOWS: Duration = Duration::from_secs(60);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("scheduling_waits_for_a_network_that_does_not_exist_yet", missing_network),
-        Case::new("scheduling_waits_for_an_address_of_a_full_range", full_range)
-            .timeout(Duration::from_secs(240)),
+        Case::new("scheduling_waits_for_an_address_of_a_full_range", full_range),
         Case::new("scheduling_leaves_the_gate_of_another_controller", gate_of_another),
         Case::new("scheduling_gates_are_lifted_by_nobody_else", nobody_else),
         Case::new("scheduling_does_not_wait_for_what_another_node_could_bring", node_capacity),
@@ -46,7 +43,7 @@ async fn gates(env: &Env, name: &str) -> Result<(Vec<String>, String)> {
 
 /// Waits until a pod is gated, and says why where people look.
 async fn is_gated(env: &Env, name: &str, reason: Reason, sentence: &str) -> Result<()> {
-    wait::until(SOON, &format!("{name} to be gated and to say why"), || async {
+    wait::until(EVENTUALLY, &format!("{name} to be gated and to say why"), || async {
         let found = gates(env, name).await?;
         ensure!(
             found == (vec![names::SCHEDULING_GATE.to_owned()], "SchedulingGated".to_owned()),
@@ -94,7 +91,7 @@ async fn missing_network(env: Arc<Env>) -> Result<()> {
     ensure!(events.matches("NetworkNotFound").count() == forms.len(), "one event for each: {events}");
     net.create(&env).await?;
     for (name, _) in &forms {
-        env.wait_ready(&format!("app={name}"), SOON).await?;
+        env.wait_ready(&format!("app={name}")).await?;
         let (gates, _) = gates(&env, name).await?;
         ensure!(gates.is_empty(), "{gates:?}");
     }
@@ -103,7 +100,7 @@ async fn missing_network(env: Arc<Env>) -> Result<()> {
 
 /// Whether new pods of a network get the gate.
 async fn wait_for_admission(env: &Env, net: &Net, gated: bool) -> Result<()> {
-    wait::until(FOLLOWS, &format!("the Admission to say gated: {gated}"), || async {
+    wait::until(EVENTUALLY, &format!("the Admission to say gated: {gated}"), || async {
         let path = format!("jsonpath={{.spec.networks[?(@.name=='{}')].gated}}", net.name());
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = env.cluster.kubectl(&["get", &admission, "-o", &path]).await?;
@@ -121,7 +118,7 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
     for name in ["one", "two"] {
         env.apply(&fixtures::pod(name, net.name()).to_string()).await?;
     }
-    env.wait_ready("app in (one,two)", SOON).await?;
+    env.wait_ready("app in (one,two)").await?;
     wait_for_admission(&env, &net, true).await?;
     env.apply(&fixtures::pod("three", net.name()).to_string()).await?;
     is_gated(&env, "three", Reason::NoAddresses, &format!("network {} has no free address", net.name()))
@@ -130,9 +127,9 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
     let bound = fixtures::bound(fixtures::pod("bound", net.name()), "node1");
     env.apply(&bound.to_string()).await?;
     fixtures::wait_for_reason(&env, "bound", &[Reason::NoAddresses]).await?;
-    env.kubectl(&["delete", "pod", "bound", "--timeout=120s"]).await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
-    env.wait_ready("app=three", SOON).await
+    env.kubectl(&["delete", "pod", "bound", PATIENTLY]).await?;
+    env.kubectl(&["delete", "pod", "one", PATIENTLY]).await?;
+    env.wait_ready("app=three").await
 }
 
 async fn gate_of_another(env: Arc<Env>) -> Result<()> {
@@ -143,7 +140,7 @@ async fn gate_of_another(env: Arc<Env>) -> Result<()> {
     let (found, _) = gates(&env, "shared").await?;
     ensure!(found == [OTHER, names::SCHEDULING_GATE], "{found:?}");
     net.create(&env).await?;
-    wait::until(SOON, "our gate to be lifted", || async {
+    wait::until(EVENTUALLY, "our gate to be lifted", || async {
         let (found, _) = gates(&env, "shared").await?;
         ensure!(found == [OTHER], "{found:?}");
         Ok(())
@@ -157,7 +154,7 @@ async fn gate_of_another(env: Arc<Env>) -> Result<()> {
     .await?;
     let lift = json!({ "spec": { "schedulingGates": null } }).to_string();
     env.kubectl(&["patch", "pod", "shared", "--type=merge", "-p", &lift]).await?;
-    env.wait_ready("app=shared", SOON).await
+    env.wait_ready("app=shared").await
 }
 
 /// Not even an administrator, who can do more than any tenant.
@@ -172,7 +169,7 @@ async fn nobody_else(env: Arc<Env>) -> Result<()> {
     env.kubectl(&["label", "pod", "held", "free=yes"]).await?;
     let correct = format!("{}=", names::NETWORKS_ANNOTATION);
     env.kubectl(&["annotate", "--overwrite", "pod", "held", &correct]).await?;
-    env.wait_ready("app=held", SOON).await
+    env.wait_ready("app=held").await
 }
 
 /// Autoscalers act on what the scheduler could not place, and do not see gated pods.
@@ -188,7 +185,7 @@ async fn node_capacity(env: Arc<Env>) -> Result<()> {
         [("large", large, "cpu".to_owned()), ("elsewhere", elsewhere, names::resource(net.name()))]
     {
         env.apply(&pod.to_string()).await?;
-        wait::until(SOON, &format!("the scheduler to say what {name} lacks"), || async {
+        wait::until(EVENTUALLY, &format!("the scheduler to say what {name} lacks"), || async {
             let found = gates(&env, name).await?;
             ensure!(found == (vec![], "Unschedulable".to_owned()), "{found:?}");
             let described = env.kubectl(&["describe", "pod", name]).await?;

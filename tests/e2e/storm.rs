@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::{
     agents::{self, Victims},
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net},
     guard,
     trial::{Case, Env},
     watch::Ping,
@@ -28,8 +28,6 @@ const PODS: u32 = 60;
 const WAVE: u32 = 20;
 /// Pods that start during an upgrade.
 const ROLLOUT: u32 = 100;
-/// The kubelet tries a refused container again after 10 to 15 s, and a killed agent needs some seconds.
-const STARTED: Duration = Duration::from_secs(180);
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The trials of this module.
@@ -77,7 +75,7 @@ async fn waves(env: &Env, net: &Net) -> Result<()> {
         } else {
             agents::kill_and_replace(&env.cluster, victim).await?;
         }
-        env.wait_rollout(&name, STARTED).await?;
+        env.wait_rollout(&name).await?;
         all_saw_their_interface(env, &name, WAVE).await.with_context(|| name.clone())?;
         env.kubectl(&["delete", "deployment", &name, "--wait=false"]).await?;
         agents::wait_ready(&env.cluster).await?;
@@ -119,14 +117,14 @@ async fn upgrade(env: Arc<Env>) -> Result<()> {
 
 async fn rollout(env: &Env, net: &Net) -> Result<()> {
     env.apply(&fixtures::deployment("calm", 4, net.name()).to_string()).await?;
-    env.wait_rollout("calm", STARTED).await?;
+    env.wait_rollout("calm").await?;
     let mut pings = Vec::new();
     for node in env.cluster.nodes() {
         pings.push(Ping::start(env, node).await?);
     }
     env.apply(&fixtures::deployment("rollout", ROLLOUT, net.name()).to_string()).await?;
     // Some are attached, most are not.
-    wait::until(SOON, "the rollout to begin", || async {
+    wait::until(EVENTUALLY, "the rollout to begin", || async {
         let attached = fixtures::records(env).await?.into_iter().filter_map(|record| record.status);
         let attached = attached.filter(fixtures::is_ready).count();
         ensure!(attached >= 10, "{attached}");
@@ -139,7 +137,7 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
     )
     .await?;
     fairlead::wait_until_ready(&env.cluster).await?;
-    env.wait_rollout("rollout", STARTED).await?;
+    env.wait_rollout("rollout").await?;
     all_saw_their_interface(env, "rollout", ROLLOUT).await?;
     let messages = "jsonpath={.items[*].message}";
     let refusals = env.kubectl(&["get", "events", "--field-selector=reason=Failed", "-o", messages]).await?;

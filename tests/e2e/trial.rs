@@ -15,11 +15,13 @@ use fairlead_tests::{Cluster, wait};
 use libtest_mimic::Trial;
 use tokio::runtime::Handle;
 
-use crate::{audit, env::Shared};
+use crate::{
+    audit,
+    env::Shared,
+    fixtures::{EVENTUALLY, PATIENTLY},
+};
 
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long the controller manager may take to make a namespace usable.
-const SERVICE_ACCOUNT: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
 /// Namespace names end at 63 characters; objects of trials get suffixes.
 const NAME_LENGTH: usize = 40;
 
@@ -57,7 +59,7 @@ impl Case {
         Self { fairlead: false, ..self }
     }
 
-    /// Another limit than five minutes, without the time it waits for its turn.
+    /// Another limit than a quarter of an hour, without the time it waits for its turn.
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
@@ -139,7 +141,7 @@ impl Env {
         let namespace = format!("{}-{id}", stem.trim_end_matches('-'));
         cluster.kubectl(&["create", "namespace", &namespace]).await?;
         // Without it the API server refuses pods.
-        wait::until(SERVICE_ACCOUNT, "the namespace's service account", || async {
+        wait::until(EVENTUALLY, "the namespace's service account", || async {
             cluster.kubectl(&["get", "-n", &namespace, "serviceaccount", "default"]).await.map(drop)
         })
         .await?;
@@ -189,16 +191,14 @@ impl Env {
     }
 
     /// Waits until all pods with this label are Ready.
-    pub async fn wait_ready(&self, selector: &str, timeout: Duration) -> Result<()> {
-        let timeout = format!("--timeout={}s", timeout.as_secs());
-        self.kubectl(&["wait", "pods", "-l", selector, "--for=condition=Ready", &timeout]).await?;
+    pub async fn wait_ready(&self, selector: &str) -> Result<()> {
+        self.kubectl(&["wait", "pods", "-l", selector, "--for=condition=Ready", PATIENTLY]).await?;
         Ok(())
     }
 
     /// Waits until all replicas of a Deployment are Ready.
-    pub async fn wait_rollout(&self, deployment: &str, timeout: Duration) -> Result<()> {
-        let timeout = format!("--timeout={}s", timeout.as_secs());
-        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), &timeout]).await?;
+    pub async fn wait_rollout(&self, deployment: &str) -> Result<()> {
+        self.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), PATIENTLY]).await?;
         Ok(())
     }
 

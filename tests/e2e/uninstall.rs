@@ -8,7 +8,7 @@ use fairlead_tests::{fairlead, progress::Progress, wait};
 use serde_json::Value;
 
 use crate::{
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::{Case, Env},
 };
 
@@ -16,18 +16,12 @@ const RESTARTS: &str = "jsonpath={.items[*].status.containerStatuses[*].restartC
 
 /// How long a new agent is given to do what it must not.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Agents look at their bridges every 30 s without a reason.
-const BRIDGES: Duration = Duration::from_secs(120);
 
 /// The trials of this module. They are the last ones, and put fairlead back.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("uninstall_keeps_running_pods_and_leaves_nothing_else", uninstall)
-            .alone()
-            .timeout(Duration::from_secs(400)),
-        Case::new("uninstall_finishes_a_bare_delete", finish_a_bare_delete)
-            .alone()
-            .timeout(Duration::from_secs(400)),
+        Case::new("uninstall_keeps_running_pods_and_leaves_nothing_else", uninstall).alone(),
+        Case::new("uninstall_finishes_a_bare_delete", finish_a_bare_delete).alone(),
     ]
 }
 
@@ -36,7 +30,7 @@ async fn two_pods(env: &Env, prefix: &str) -> Result<()> {
     net.create(env).await?;
     for node in ["node1", "node2"] {
         env.apply(&fixtures::on_node(fixtures::pod(node, net.name()), node).to_string()).await?;
-        env.wait_ready(&format!("app={node}"), SOON).await?;
+        env.wait_ready(&format!("app={node}")).await?;
     }
     env.apply(&fixtures::pod("gated", "no-such-network").to_string()).await?;
     let gates = env.field("pod/gated", ".spec.schedulingGates[*].name").await?;
@@ -50,7 +44,7 @@ async fn still_connected(env: &Env) -> Result<()> {
     fixtures::ping(env, "node2", "node1").await?;
     let restarts = env.kubectl(&["get", "pods", "-o", RESTARTS]).await?;
     ensure!(restarts == "0 0", "restarts: {restarts}");
-    env.wait_ready("app in (node1,node2)", SOON).await
+    env.wait_ready("app in (node1,node2)").await
 }
 
 async fn uninstall(env: Arc<Env>) -> Result<()> {
@@ -82,8 +76,8 @@ async fn is_gone(env: &Env) -> Result<()> {
     env.kubectl(&["delete", "pod", "gated", "--grace-period=0", "--force"]).await?;
     still_connected(env).await?;
     env.apply(&fixtures::pod("later", "whatever").to_string()).await?;
-    env.wait_ready("app=later", SOON).await?;
-    env.kubectl(&["delete", "pod", "later", "--timeout=120s"]).await?;
+    env.wait_ready("app=later").await?;
+    env.kubectl(&["delete", "pod", "later", PATIENTLY]).await?;
     Ok(())
 }
 
@@ -94,8 +88,8 @@ async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
     removed?;
     wait::stays(SETTLE, "pods keep their interfaces after the next installation", || still_connected(env))
         .await?;
-    env.kubectl(&["delete", "pods", "--all", "--timeout=120s"]).await?;
-    wait::until(BRIDGES, "the bridges to go", || async {
+    env.kubectl(&["delete", "pods", "--all", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the bridges to go", || async {
         for node in env.cluster.nodes() {
             let bridge = node.output(&["ip", "link", "show", fixtures::UPLINK_BRIDGE]).await?;
             ensure!(!bridge.status.success(), "{} has it still", node.name());
@@ -106,7 +100,7 @@ async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
 }
 
 async fn nothing_left(env: &Env) -> Result<()> {
-    wait::until(SOON, "everything of fairlead to be gone", || async {
+    wait::until(EVENTUALLY, "everything of fairlead to be gone", || async {
         let kinds = "namespaces,clusterroles,clusterrolebindings,crds,priorityclasses,flowschemas,\
                      mutatingadmissionpolicies,validatingadmissionpolicies,\
                      mutatingadmissionpolicybindings,validatingadmissionpolicybindings";

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use self::{every::every_rule, server::Server};
 use crate::{
-    fixtures::SOON,
+    fixtures::EVENTUALLY,
     trial::{Case, Env},
 };
 
@@ -49,7 +49,7 @@ async fn server(env: &Env, kind: &str) -> Result<Server> {
     env.cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", MANIFEST]).await?;
     let server = Server::new(&env.cluster.kubeconfig_path(), kind, &env.namespace).await?;
     // A new definition is served a moment after it is stored.
-    wait::until(SOON, &format!("{kind} to be served"), || async {
+    wait::until(EVENTUALLY, &format!("{kind} to be served"), || async {
         let nothing = server.manifest("x", &Value::Null);
         server.create(&nothing).await?.refused("spec", "").map(drop)
     })

@@ -9,13 +9,10 @@ use serde_json::json;
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     traces,
     trial::{Case, Env},
 };
-
-/// The gate names what to look at every 30 s, and may have to be started first.
-const REMINDED: Duration = Duration::from_secs(120);
 
 /// The trials of this module.
 pub fn cases() -> Vec<Case> {
@@ -25,8 +22,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("waiting_for_a_readable_annotation", invalid_annotation),
         Case::new("waiting_for_a_namespace_to_be_allowed", forbidden_namespace),
         Case::new("waiting_for_an_agent_new_pods_are_held_and_deleted_pods_do_not_wait", without_an_agent)
-            .alone()
-            .timeout(Duration::from_secs(900)),
+            .alone(),
     ]
 }
 
@@ -34,7 +30,7 @@ pub fn cases() -> Vec<Case> {
 async fn waits_because(env: &Env, pod: &str, reason: Reason, naming: &str) -> Result<()> {
     let sentence = fixtures::wait_for_reason(env, pod, &[reason]).await?;
     ensure!(sentence.contains(naming), "{sentence:?} does not name {naming}");
-    fixtures::wait_for_gate(env, pod, reason.as_str(), SOON).await?;
+    fixtures::wait_for_gate(env, pod, reason.as_str()).await?;
     fixtures::is_held(env, pod).await
 }
 
@@ -43,7 +39,7 @@ async fn missing_network(env: Arc<Env>) -> Result<()> {
     env.apply(&fixtures::bound(fixtures::pod("early", net.name()), "node1").to_string()).await?;
     waits_because(&env, "early", Reason::NetworkNotFound, net.name()).await?;
     net.create(&env).await?;
-    env.wait_ready("app=early", SOON).await
+    env.wait_ready("app=early").await
 }
 
 async fn full_range(env: Arc<Env>) -> Result<()> {
@@ -55,12 +51,12 @@ async fn full_range(env: Arc<Env>) -> Result<()> {
     let pod = |name: &str| fixtures::bound(fixtures::pod(name, net.name()), "node1").to_string();
     for name in ["one", "two"] {
         env.apply(&pod(name)).await?;
-        env.wait_ready(&format!("app={name}"), SOON).await?;
+        env.wait_ready(&format!("app={name}")).await?;
     }
     env.apply(&pod("three")).await?;
     waits_because(&env, "three", Reason::NoAddresses, net.name()).await?;
-    env.kubectl(&["delete", "pod", "one", "--timeout=120s"]).await?;
-    env.wait_ready("app=three", SOON).await
+    env.kubectl(&["delete", "pod", "one", PATIENTLY]).await?;
+    env.wait_ready("app=three").await
 }
 
 async fn invalid_annotation(env: Arc<Env>) -> Result<()> {
@@ -71,7 +67,7 @@ async fn invalid_annotation(env: Arc<Env>) -> Result<()> {
     waits_because(&env, "typo", Reason::InvalidRequest, "").await?;
     let correct = format!("{}={}", names::NETWORKS_ANNOTATION, net.name());
     env.kubectl(&["annotate", "--overwrite", "pod", "typo", &correct]).await?;
-    env.wait_ready("app=typo", SOON).await
+    env.wait_ready("app=typo").await
 }
 
 async fn forbidden_namespace(env: Arc<Env>) -> Result<()> {
@@ -82,25 +78,25 @@ async fn forbidden_namespace(env: Arc<Env>) -> Result<()> {
     env.apply(&fixtures::pod("guest", net.name()).to_string()).await?;
     waits_because(&env, "guest", Reason::NamespaceNotAllowed, &env.namespace).await?;
     env.kubectl(&["label", "namespace", &env.namespace, &format!("{label}=yes")]).await?;
-    env.wait_ready("app=guest", SOON).await
+    env.wait_ready("app=guest").await
 }
 
 async fn without_an_agent(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "alone", &["10.34.0.0/24"]);
     net.create(&env).await?;
     env.apply(&fixtures::pod("victim", net.name()).to_string()).await?;
-    env.wait_ready("app=victim", SOON).await?;
+    env.wait_ready("app=victim").await?;
     let victim = traces::of(&env, "victim").await?;
     agents::while_stopped(&env.cluster, async {
         env.apply(&fixtures::pod("patient", net.name()).to_string()).await?;
         // Its record stays, and does not keep the pod.
-        env.kubectl(&["delete", "pod", "victim", "--timeout=120s"]).await?;
-        let said = fixtures::wait_for_gate(&env, "patient", "has not seen this pod", REMINDED).await?;
+        env.kubectl(&["delete", "pod", "victim", PATIENTLY]).await?;
+        let said = fixtures::wait_for_gate(&env, "patient", "has not seen this pod").await?;
         ensure!(said.contains("kubectl get podnetwork"), "it does not say where to look: {said}");
         let held = || fixtures::is_held(&env, "patient");
         wait::stays(Duration::from_secs(2), "the pod is held while no agent runs", held).await
     })
     .await?;
-    env.wait_ready("app=patient", SOON).await?;
-    victim.wait_gone(&env, SOON).await
+    env.wait_ready("app=patient").await?;
+    victim.wait_gone(&env, EVENTUALLY).await
 }

@@ -9,7 +9,7 @@ use super::{
     hold::{asking, plain},
     place::{ADMISSION, Place, Verb, refused, send},
 };
-use crate::fixtures::SOON;
+use crate::fixtures::EVENTUALLY;
 
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 
@@ -28,14 +28,14 @@ pub async fn a_broken_installation_stops_only_who_asks(place: &Place) -> Result<
 }
 
 async fn without_the_admission(place: &Place) -> Result<()> {
-    wait::until(SOON, "the Admission to be deletable", || async {
+    wait::until(EVENTUALLY, "the Admission to be deletable", || async {
         send(&place.client, Verb::Delete, ADMISSION, &Value::Null).await?;
         Ok(())
     })
     .await?;
     let sentence = "fairlead does not work at the moment, so a pod that asks for a network cannot be created";
     for request in [place.counted.as_str(), ""] {
-        wait::until(SOON, "the missing Admission to be noticed", || async {
+        wait::until(EVENTUALLY, "the missing Admission to be noticed", || async {
             refused(place.try_pod(&asking(request)).await, sentence)
         })
         .await?;
@@ -49,6 +49,8 @@ async fn without_the_admission(place: &Place) -> Result<()> {
     on_the_node["spec"]["hostNetwork"] = json!(true);
     place.try_pod(&on_the_node).await?;
     place.label_namespace(&json!({ names::ATTACH_LABEL: names::ATTACH_ENABLED })).await?;
-    wait::until(SOON, "the label to be seen", || async { refused(place.try_pod(&plain()).await, sentence) })
-        .await
+    wait::until(EVENTUALLY, "the label to be seen", || async {
+        refused(place.try_pod(&plain()).await, sentence)
+    })
+    .await
 }

@@ -13,7 +13,7 @@ use super::{
     hold::{container, plain},
     place::{ADMISSION, Place, Verb, send},
 };
-use crate::fixtures::SOON;
+use crate::fixtures::EVENTUALLY;
 
 /// Requirements of each selector; with the values below the object is close to what etcd stores at most.
 const REQUIREMENTS: usize = 4;
@@ -43,7 +43,7 @@ pub async fn the_largest_admission_is_affordable(place: &Place) -> Result<()> {
     let resources = json!({ "requests": both, "limits": both });
     pod["spec"]["containers"] =
         (0..CONTAINERS).map(|index| container(&format!("c{index}"), &resources)).collect();
-    wait::until(SOON, "the Admission to be seen", || async {
+    wait::until(EVENTUALLY, "the Admission to be seen", || async {
         let stored = place.try_pod(&pod).await?;
         let limits = &stored["spec"]["initContainers"][0]["resources"]["limits"];
         let counted = limits

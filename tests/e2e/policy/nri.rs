@@ -9,7 +9,7 @@ use super::{
     hold::{asking, container, plain},
     place::{Place, Verb, refused, send},
 };
-use crate::fixtures::SOON;
+use crate::fixtures::EVENTUALLY;
 
 /// The list that fairlead writes.
 const REQUIRED: &str = r#"["fairlead-guard"]"#;
@@ -24,7 +24,7 @@ pub struct Runtime {
 impl Runtime {
     /// Waits until the policies know the Network.
     pub async fn wait_for_admission(&self) -> Result<()> {
-        wait::until(SOON, "the policies to know what the runtime holds", || async {
+        wait::until(EVENTUALLY, "the policies to know what the runtime holds", || async {
             let stored = self.place.try_pod(&asking(&self.strict)).await?;
             ensure!(is_held_by_the_runtime(&stored), "{stored:#}");
             Ok(())

@@ -13,7 +13,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::SOON;
+use crate::fixtures::EVENTUALLY;
 
 /// The parameter of the mutating policies.
 pub const ADMISSION: &str = "/apis/fairlead.dev/v1alpha1/admissions/default";
@@ -107,7 +107,7 @@ impl Place {
             ensure!(gate["resources"]["limits"][names::resource(&self.counted)] == "1", "{stored:#}");
             Ok(())
         };
-        wait::until(SOON, "the policies to know the Networks", rules).await
+        wait::until(EVENTUALLY, "the policies to know the Networks", rules).await
     }
 
     /// Two numbers below 256 that other tests hardly have, for `10.<them>.0`, separated by a dash.

@@ -15,12 +15,11 @@ use tokio::task::JoinHandle;
 
 use crate::{
     agents,
-    fixtures::{self, Net, SOON},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
     trial::Env,
 };
 
 const REPLICAS: usize = 3;
-const LONG: Duration = Duration::from_secs(150);
 /// How often it is looked for a second holder.
 const LOOK: Duration = Duration::from_millis(150);
 /// IPv4 addresses of every namespace of a node, one a line.
@@ -47,8 +46,8 @@ fn stateful_set(net: &Net) -> Value {
 }
 
 /// The address of each pod, once all are Ready.
-async fn addresses(env: &Env, timeout: Duration) -> Result<BTreeMap<String, String>> {
-    wait::until(timeout, "all pods to be Ready", || async {
+async fn addresses(env: &Env) -> Result<BTreeMap<String, String>> {
+    wait::until(EVENTUALLY, "all pods to be Ready", || async {
         let records = fixtures::records(env).await?;
         let ready: Vec<&PodNetwork> =
             records.iter().filter(|record| record.status.as_ref().is_some_and(fixtures::is_ready)).collect();
@@ -63,7 +62,7 @@ async fn addresses(env: &Env, timeout: Duration) -> Result<BTreeMap<String, Stri
         Ok(())
     })
     .await?;
-    env.wait_ready("app=web", timeout).await?;
+    env.wait_ready("app=web").await?;
     let mut found = BTreeMap::new();
     for pod in fixtures::pods(env, "web").await? {
         let [address] = &fixtures::addresses(env, &pod, "net1").await?[..] else {
@@ -145,13 +144,13 @@ pub async fn stays(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     let sentry = Sentry::start(&env, "10.72.0.");
     env.apply(&stateful_set(&net).to_string()).await?;
-    let before = addresses(&env, LONG).await?;
+    let before = addresses(&env).await?;
     let same = async |what: &str| -> Result<()> {
-        let after = addresses(&env, LONG).await.context(what.to_owned())?;
+        let after = addresses(&env).await.context(what.to_owned())?;
         ensure!(after == before, "{what}: {before:?} before, {after:?} after");
         Ok(())
     };
-    env.kubectl(&["delete", "pods", "-l", "app=web", "--timeout=120s"]).await?;
+    env.kubectl(&["delete", "pods", "-l", "app=web", PATIENTLY]).await?;
     same("deleted").await?;
     env.kubectl(&["delete", "pods", "-l", "app=web", "--force", "--grace-period=0"]).await?;
     same("force deleted").await?;
@@ -163,7 +162,7 @@ pub async fn stays(env: Arc<Env>) -> Result<()> {
         env.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"]).await?;
     ensure!(!on.contains("node2"), "the drained node has pods: {on}");
     env.kubectl(&["scale", "statefulset", "web", "--replicas=1"]).await?;
-    wait::until(SOON, "one pod to be left", || async {
+    wait::until(EVENTUALLY, "one pod to be left", || async {
         let left = fixtures::records(&env).await?.len();
         ensure!(left == 1, "{left}");
         Ok(())
@@ -176,14 +175,14 @@ pub async fn stays(env: Arc<Env>) -> Result<()> {
 }
 
 async fn drain(cluster: &Cluster, node: &str) -> Result<()> {
-    let options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=90s"];
+    let options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", PATIENTLY];
     cluster.kubectl(&[&["drain", node][..], &options].concat()).await?;
     Ok(())
 }
 
 async fn ends_with_the_set(env: &Env, net: &Net) -> Result<()> {
-    env.kubectl(&["delete", "statefulset", "web", "--timeout=120s"]).await?;
-    wait::until(Duration::from_secs(90), "the claims to end with the StatefulSet", || async {
+    env.kubectl(&["delete", "statefulset", "web", PATIENTLY]).await?;
+    wait::until(EVENTUALLY, "the claims to end with the StatefulSet", || async {
         let selector = format!("--field-selector=spec.network={}", net.name());
         let left = env.kubectl(&["get", "ipblocks", &selector, "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
@@ -198,7 +197,7 @@ pub async fn node_loss(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     let sentry = Sentry::start(&env, "10.73.0.");
     env.apply(&stateful_set(&net).to_string()).await?;
-    let before = addresses(&env, LONG).await?;
+    let before = addresses(&env).await?;
     let records = fixtures::records(&env).await?;
     let lost: Vec<String> = records
         .iter()
@@ -211,7 +210,7 @@ pub async fn node_loss(env: Arc<Env>) -> Result<()> {
     let outcome = after_loss(&env, &lost, &before).await;
     bring_back(&env, &node).await?;
     outcome?;
-    let after = addresses(&env, LONG).await?;
+    let after = addresses(&env).await?;
     ensure!(after == before, "with the node back: {before:?} before, {after:?} after");
     sentry.check()
 }
@@ -230,14 +229,14 @@ async fn after_loss(env: &Env, lost: &[String], before: &BTreeMap<String, String
     })
     .await?;
     env.cluster.kubectl(&["delete", "node", "node2"]).await?;
-    let after = addresses(env, Duration::from_secs(240)).await?;
+    let after = addresses(env).await?;
     ensure!(after == *before, "lost: {before:?} before, {after:?} after");
     Ok(())
 }
 
 async fn bring_back(env: &Env, node: &Node) -> Result<()> {
     node.boot().await?;
-    env.cluster.wait_for_node(node, LONG).await?;
+    env.cluster.wait_for_node(node, EVENTUALLY).await?;
     agents::wait_ready(&env.cluster).await?;
-    fairlead::wait_for_network(&env.cluster, &env.unique("loss"), SOON).await
+    fairlead::wait_for_network(&env.cluster, &env.unique("loss"), EVENTUALLY).await
 }
