@@ -1,19 +1,21 @@
 //! What an attachment costs on a real node: time, netlink messages, writes to the API server, memory.
 //!
-//! 100 pods one after the other on a node that does nothing else, then 100 in waves of 10. Prints a table and writes it
-//! to `target/bench/attach.json`; asserts nothing, since the machine is shared with the cluster itself.
+//! 100 pods one after the other on a node that does nothing else, of each way to hold them, then 100 in waves of 10. Prints
+//! a table and writes it to `target/bench/attach.json`; asserts nothing, since the machine is shared with the cluster itself.
 
 #![expect(clippy::print_stdout, reason = "printing is what a bench is for")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     path::Path,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use fairlead_crds::names;
 use fairlead_tests::{
     Cluster, fairlead,
     measure::{
@@ -21,27 +23,18 @@ use fairlead_tests::{
         usage::{self, Memory},
     },
     node::Nri,
+    wait,
 };
+use serde_json::json;
 
 const PODS: usize = 100;
-const WAVE: usize = 10;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(180);
 const RESULTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/../bench");
 
-const NETWORK: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: bench}
----
-apiVersion: fairlead.dev/v1alpha1
-kind: Network
-metadata: {name: bench}
-spec:
-  bridge: {name: br-bench, uplink: {none: {}}}
-  ipam: {ranges: [{cidr: 10.90.0.0/20}, {cidr: "fd00:90::/64"}], quarantine: 5s}
-  allowedNamespaces: {from: All}
-"#;
+/// How pods are started: what the tables call it, the Network, and how many pods at a time.
+const KINDS: [(&str, &str, usize); 3] =
+    [("gate, one by one", "gate", 1), ("nri, one by one", "nri", 1), ("nri, waves of 10", "nri", 10)];
 
 /// Measures what an attachment costs on a real node.
 #[derive(Parser)]
@@ -67,7 +60,7 @@ async fn bench() -> Result<()> {
         return Ok(());
     }
     let report =
-        measure::on_a_cluster("attach", 1, Nri::default(), async |cluster, _| run(cluster).await).await?;
+        measure::on_a_cluster("attach", 1, Nri::Strict, async |cluster, _| run(cluster).await).await?;
     println!("{}", report.conditions);
     for section in &report.sections {
         println!("{}", section.shown());
@@ -77,37 +70,30 @@ async fn bench() -> Result<()> {
 }
 
 async fn run(cluster: &Cluster) -> Result<Report> {
-    cluster.apply(NETWORK).await?;
-    fairlead::wait_for_network(cluster, "bench", PATIENCE).await?;
+    cluster.apply(&networks()).await?;
+    for (_, network, _) in KINDS {
+        fairlead::wait_for_network(cluster, network, PATIENCE).await?;
+    }
+    prepare(cluster).await?;
     let idle = resident(cluster).await?;
     let mut rests = Rests::default();
-    let rounds =
-        [round(cluster, &mut rests, "single", 1).await?, round(cluster, &mut rests, "wave", WAVE).await?];
-    let columns = ["one by one".to_owned(), format!("waves of {WAVE}")];
+    let mut rounds = vec![];
+    for (number, (_, network, at_once)) in KINDS.into_iter().enumerate() {
+        let names: Vec<String> = (0..PODS).map(|pod| format!("round{number}-{pod}")).collect();
+        rounds.push(round(cluster, &mut rests, network, &names, at_once).await?);
+    }
+    let columns = KINDS.map(|(name, ..)| name);
     let mut section = Section::new("attach", "An attachment on one node, IPv4 and IPv6", columns);
     section.percentiles(
         "sandbox seen to marker set",
-        &rounds.each_ref().map(|round| &round.times),
+        &rounds.iter().map(|round| &round.times).collect::<Vec<_>>(),
         ["3 ms", "", "10 ms"],
     );
-    add_counts(
-        &mut section,
-        "netlink requests per attachment",
-        rounds.each_ref().map(|round| &round.netlink),
-    );
-    add_counts(&mut section, "API writes per pod life", rounds.each_ref().map(|round| &round.writes));
-    let memory = [
-        ("before", [idle, rounds[0].memory]),
-        ("with 100 pods", rounds.each_ref().map(|round| round.memory)),
-    ];
-    for (when, of) in memory {
-        section.row(&format!("agent resident {when}"), Unit::Mebibytes, of.map(|memory| memory.resident));
-        section.row(
-            &format!("of it not file-backed {when}"),
-            Unit::Mebibytes,
-            of.map(|memory| memory.anonymous),
-        );
-    }
+    add_counts(&mut section, "netlink requests per attachment", &rounds, |round| &round.netlink);
+    add_counts(&mut section, "API writes per pod life", &rounds, |round| &round.writes);
+    let memory: Vec<Memory> = iter::once(idle).chain(rounds.iter().map(|round| round.memory)).collect();
+    add_memory(&mut section, "before", &memory[..rounds.len()]);
+    add_memory(&mut section, "with 100 pods", &memory[1..]);
     let conditions = measure::conditions(cluster, &format!("{PODS} pods in each column")).await?;
     let conditions = format!("{conditions} {}", rests.said());
     Ok(Report { bench: "attach".into(), conditions, sections: vec![section] })
@@ -120,25 +106,29 @@ struct Round {
     memory: Memory,
 }
 
-/// Starts 100 pods, so many at a time, and deletes them.
-async fn round(cluster: &Cluster, rests: &mut Rests, prefix: &str, at_once: usize) -> Result<Round> {
+/// Starts the pods, so many at a time, and deletes them.
+async fn round(
+    cluster: &Cluster,
+    rests: &mut Rests,
+    network: &str,
+    names: &[String],
+    at_once: usize,
+) -> Result<Round> {
     let node = cluster.nodes().first().context("the cluster has no node")?;
     let mark = cluster.audit_mark()?;
     let earlier = measure::attach_times(cluster).await?.len();
     let before = measure::netlink(node).await?;
     let mut watch = PodWatch::start(cluster, NAMESPACE).await?;
-    for wave in 0..PODS / at_once {
-        let names: Vec<String> =
-            (wave * at_once..(wave + 1) * at_once).map(|n| format!("{prefix}{n}")).collect();
+    for wave in names.chunks(at_once) {
         rests.take(1).await?;
         let begun = Instant::now();
-        cluster.apply(&names.iter().map(|name| pod(name)).collect::<String>()).await?;
-        watch.ready(&names, begun, PATIENCE).await?;
+        cluster.apply(&wave.iter().map(|name| pod(name, network)).collect::<String>()).await?;
+        watch.ready(wave, begun, PATIENCE).await?;
     }
     let after = measure::netlink(node).await?;
     let memory = resident(cluster).await?;
     let times: Times = measure::attach_times(cluster).await?.into_iter().skip(earlier).collect();
-    anyhow::ensure!(times.len() >= PODS, "the agent logged {} attachments of {PODS}", times.len());
+    ensure!(times.len() >= PODS, "the agent logged {} attachments of {PODS}", times.len());
     cluster.kubectl(&["delete", "pods", "--all", "-n", NAMESPACE, "--wait=true"]).await?;
     let gone = ["wait", "--for=delete", "podnetworks", "--all", "-n", NAMESPACE, "--timeout=60s"];
     cluster.kubectl(&gone).await?;
@@ -153,12 +143,24 @@ async fn round(cluster: &Cluster, rests: &mut Rests, prefix: &str, at_once: usiz
     Ok(Round { times, netlink: netlink.collect(), writes: writes.collect(), memory })
 }
 
-fn add_counts(section: &mut Section, what: &str, columns: [&BTreeMap<String, f64>; 2]) {
-    let kinds: BTreeSet<&String> = columns.iter().flat_map(|column| column.keys()).collect();
+fn add_counts(
+    section: &mut Section,
+    what: &str,
+    rounds: &[Round],
+    counts: fn(&Round) -> &BTreeMap<String, f64>,
+) {
+    let kinds: BTreeSet<&String> = rounds.iter().flat_map(|round| counts(round).keys()).collect();
     for kind in kinds {
-        let cells = columns.map(|column| column.get(kind).copied().unwrap_or_default());
+        let cells = rounds.iter().map(|round| counts(round).get(kind).copied().unwrap_or_default());
         section.row(&format!("{what}: {kind}"), Unit::Count, cells);
     }
+}
+
+fn add_memory(section: &mut Section, when: &str, columns: &[Memory]) {
+    let resident = columns.iter().map(|memory| memory.resident);
+    section.row(&format!("agent resident {when}"), Unit::Mebibytes, resident);
+    let anonymous = columns.iter().map(|memory| memory.anonymous);
+    section.row(&format!("of it not file-backed {when}"), Unit::Mebibytes, anonymous);
 }
 
 /// Memory of the agent, of which there is one.
@@ -167,13 +169,52 @@ async fn resident(cluster: &Cluster) -> Result<Memory> {
     Memory::of(*pids.first().context("no agent")?)
 }
 
-fn pod(name: &str) -> String {
+/// Starts a pod, and waits until the node can hold others in every way: with the first the guard learns what the runtime
+/// does without it.
+async fn prepare(cluster: &Cluster) -> Result<()> {
+    cluster.apply(&pod("first", "gate")).await?;
+    let label = format!("{{.items[0].metadata.labels['{}']}}", names::HOLD_LABEL.replace('.', "\\."));
+    let label = format!("-ojsonpath={label}");
+    wait::until(PATIENCE, "the node to hold pods by the runtime", || async {
+        let hold = cluster.kubectl(&["get", "nodes", &label]).await?;
+        ensure!(hold == names::HOLD_NRI_STRICT, "it says {hold:?}");
+        Ok(())
+    })
+    .await?;
+    cluster.kubectl(&["delete", "pod", "first", "-n", NAMESPACE]).await?;
+    Ok(())
+}
+
+/// One Network for each way to hold pods.
+fn networks() -> String {
+    let network = |name: &str, ranges: [&str; 2], hold: &str| {
+        json!({
+            "apiVersion": format!("{}/{}", names::GROUP, names::API_VERSION),
+            "kind": "Network",
+            "metadata": { "name": name },
+            "spec": {
+                "bridge": { "name": format!("br-{name}"), "uplink": { "none": {} } },
+                "ipam": { "ranges": ranges.map(|cidr| json!({ "cidr": cidr })), "quarantine": "5s" },
+                "allowedNamespaces": { "from": "All" },
+                "hold": hold,
+            },
+        })
+    };
+    let items = [
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }),
+        network("gate", ["10.90.0.0/20", "fd00:90::/64"], "Gate"),
+        network("nri", ["10.91.0.0/20", "fd00:91::/64"], "Nri"),
+    ];
+    json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
+}
+
+fn pod(name: &str, network: &str) -> String {
     format!(
         r#"
 ---
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}, namespace: {NAMESPACE}, annotations: {{fairlead.dev/networks: bench}}}}
+metadata: {{name: {name}, namespace: {NAMESPACE}, annotations: {{fairlead.dev/networks: {network}}}}}
 spec:
   terminationGracePeriodSeconds: 0
   containers:

@@ -28,7 +28,7 @@ impl Processors {
     }
 
     /// The first line of `proc_stat(5)`: user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
-    fn read(stat: &str) -> Option<Self> {
+    pub(super) fn read(stat: &str) -> Option<Self> {
         let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
         let times = fields.map(|field| field.parse().ok()).collect::<Option<Vec<f64>>>()?;
         let [_, _, _, idle, waiting, _, _, stolen] = *times else { return None };
@@ -45,6 +45,11 @@ impl Processors {
     /// How much of it nothing ran, 0 to 1.
     pub fn idle_share(&self) -> f64 {
         self.idle / self.all.max(1.0)
+    }
+
+    /// How much of it the host gave to others although there was work, 0 to 1.
+    pub fn stolen_share(&self) -> f64 {
+        self.stolen / self.all.max(1.0)
     }
 
     /// Seconds of it in which programs or the kernel ran.
@@ -77,6 +82,7 @@ mod tests {
         spent.add(before, after);
         assert_eq!(spent, Processors { all: 100.0, idle: 40.0, stolen: 20.0 });
         assert!((spent.idle_share() - 0.4).abs() < 1e-9, "{spent:?}");
+        assert!((spent.stolen_share() - 0.2).abs() < 1e-9, "{spent:?}");
         assert!((spent.busy() - 0.4).abs() < 1e-9, "{spent:?}");
         let mut section = Section::new("one", "One", ["a"]);
         Processors::rows(&mut section, [spent]);
