@@ -225,7 +225,10 @@ impl Module {
             }
             None => vec!["install".into()],
         };
-        arguments.extend(["-v", "-trimpath", "-buildvcs=false", "-ldflags", self.ldflags].map(String::from));
+        // What the linker is told to leave out need not be made: a fifth of the time goes with it.
+        arguments
+            .extend(["-v", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false"].map(String::from));
+        arguments.extend(["-ldflags", self.ldflags].map(String::from));
         arguments.extend([format!("-tags={}", self.tags)]);
         arguments.push(self.renamed.map_or("tool", |(_, package)| package).into());
         arguments

@@ -59,6 +59,12 @@ impl Times {
         self.0.get((self.0.len() * p / 100).min(last)).copied().unwrap_or(f64::NAN)
     }
 
+    /// Of pairs of figures that were measured close to each other, how often the second is in the first: what the machine's
+    /// speed does from minute to minute concerns both.
+    pub fn ratios(these: &[f64], to: &[f64]) -> Self {
+        these.iter().zip(to).map(|(one, other)| one / other).collect()
+    }
+
     /// All of them, the smallest first.
     pub fn sorted(&self) -> &[f64] {
         &self.0
@@ -117,5 +123,11 @@ mod tests {
         let shown = [0, 50, 99, 100].map(|p| times.percentile(p).to_string());
         assert_eq!(shown, ["1", "3", "4", "4"]);
         assert!(Times::default().percentile(50).is_nan());
+    }
+
+    #[test]
+    fn pairs_are_compared_and_not_their_medians() {
+        let (bare, held) = ([1.0, 2.0, 10.0], [1.5, 2.2, 11.0]);
+        assert!((Times::ratios(&held, &bare).percentile(50) - 1.1).abs() < 1e-9);
     }
 }

@@ -35,6 +35,8 @@ pub struct Found {
     each: [Times; 3],
     /// Of the last pod of each crowd.
     last: [Times; 3],
+    /// The same, as ratios to the crowd without a network of the same round.
+    ratios: [Times; 3],
     /// Of one pod, from before its creation until all are Ready; no requests.
     starts: [Cost; 3],
     /// Of one pod, from before its creation until it is gone.
@@ -70,6 +72,7 @@ impl Crowd {
         Ok(Found {
             crowd: self,
             each: each.map(Times::from),
+            ratios: last.each_ref().map(|times| Times::ratios(times, &last[Variant::Bare as usize])),
             last: last.map(Times::from),
             starts,
             costs,
@@ -107,8 +110,10 @@ impl Found {
         for (word, p) in [("median", 50), ("slowest", 100)] {
             let cells = self.last.each_ref().map(|times| times.percentile(p));
             section.row(&format!("first create to all Ready, {word}"), Unit::Milliseconds, cells);
-            section.target(if p == 50 { target } else { "" });
         }
+        let ratios = self.ratios.each_ref().map(|ratios| ratios.percentile(50));
+        section.row("the same as ratio within a round, median", Unit::Ratio, ratios);
+        section.target(target);
         Processors::rows(&mut section, self.spent);
         section.chart(&kinds);
         section

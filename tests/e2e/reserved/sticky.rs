@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use fairlead_crds::PodNetwork;
+use fairlead_crds::{PodNetwork, names};
 use fairlead_tests::{Cluster, fairlead, node::Node, wait};
 use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
@@ -191,10 +191,23 @@ async fn ends_with_the_set(env: &Env, net: &Net) -> Result<()> {
     .await
 }
 
+/// Waits until every node has told the scheduler of the Network: before that, one that has gets all pods.
+async fn wait_until_promised(env: &Env, net: &Net) -> Result<()> {
+    let resource = names::resource(net.name());
+    let allocatable = "jsonpath={range .items[*]}{.status.allocatable}{\"\\n\"}{end}";
+    wait::until(EVENTUALLY, "all nodes to promise addresses", || async {
+        let promised = env.cluster.kubectl(&["get", "nodes", "-o", allocatable]).await?;
+        ensure!(promised.lines().all(|node| node.contains(&resource)), "{promised}");
+        Ok(())
+    })
+    .await
+}
+
 /// A node that is off keeps its addresses until somebody says that it is gone.
 pub async fn node_loss(env: Arc<Env>) -> Result<()> {
     let net = network(&env, "loss", "10.73.0");
     net.create(&env).await?;
+    wait_until_promised(&env, &net).await?;
     let sentry = Sentry::start(&env, "10.73.0.");
     env.apply(&stateful_set(&net).to_string()).await?;
     let before = addresses(&env).await?;

@@ -74,6 +74,8 @@ pub enum Unit {
     Percent,
     /// A number of things
     Count,
+    /// Of figures to those of the first column that were measured right before or after them
+    Ratio,
 }
 
 impl Unit {
@@ -83,6 +85,7 @@ impl Unit {
             Self::Mebibytes => format!("{figure:.1} MiB"),
             Self::Percent => format!("{figure:.1} %"),
             Self::Count => format!("{figure:.2}"),
+            Self::Ratio => format!("{figure:.2} ×"),
         }
     }
 }
@@ -165,7 +168,8 @@ impl Section {
     }
 
     fn cells(&self, row: &Row) -> Vec<String> {
-        let base = row.cells.first().copied().flatten().filter(|base| self.compared && *base > 0.0);
+        let compared = self.compared && !matches!(row.unit, Unit::Ratio);
+        let base = row.cells.first().copied().flatten().filter(|base| compared && *base > 0.0);
         let shown = row.cells.iter().enumerate().map(|(column, cell)| match (*cell, base) {
             (None, _) => String::new(),
             (Some(figure), Some(base)) if column > 0 => {
@@ -189,11 +193,13 @@ mod tests {
         section.row("a", Unit::Milliseconds, [200.0, 210.0]);
         section.target("1.05 ×");
         section.row("b", Unit::Count, [Some(0.0), None]);
+        section.row("c", Unit::Ratio, [1.0, 1.04]);
         let wanted = "\
             | what |     none |              gate | target |\n\
             |------|----------|-------------------|--------|\n\
             | a    | 200.0 ms | 210.0 ms (1.05 ×) | 1.05 × |\n\
-            | b    |     0.00 |                   |        |";
+            | b    |     0.00 |                   |        |\n\
+            | c    |   1.00 × |            1.04 × |        |";
         assert_eq!(section.table(ASCII_MARKDOWN).to_string(), wanted);
     }
 
