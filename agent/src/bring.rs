@@ -1,10 +1,11 @@
 //! One visit to a pod's namespace: observe, plan, apply, verify, mark. Blocking; knows no API.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use fairlead_crds::marker::Marker;
 use fairlead_crds::{IfName, Reason};
-use tracing::{debug, info};
+use tracing::debug;
 
 use crate::intent::Problem;
 use crate::net::{Net, NetError, Place, Session};
@@ -31,7 +32,6 @@ pub struct Order {
 
 /// What was found and done.
 #[derive(Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent findings")]
 pub struct Brought {
     /// Cookie of the namespace.
     pub cookie: u64,
@@ -43,14 +43,24 @@ pub struct Brought {
     pub problems: Vec<Problem>,
     /// Whether an interface was made.
     pub created: bool,
-    /// Whether the ready marker was set just now.
-    pub marked: bool,
+    /// When the ready marker was set, if it was set just now.
+    pub marked: Option<Instant>,
     /// Whether the ready marker is there.
     pub ready: bool,
     /// What was put right after someone else had changed it.
     pub repaired: Option<String>,
     /// The sandbox is not the pod's newest any more, or the agent may not act any more: nothing was marked.
     pub superseded: bool,
+}
+
+/// Who ordered a visit. Asked and told on the thread that is in the namespace, which need not wait for a processor to be
+/// free for a task first.
+pub trait Caller: Sync {
+    /// Whether the sandbox is the one to mark; asked right before.
+    fn may_mark(&self) -> bool;
+
+    /// The ready marker is there.
+    fn ready(&self);
 }
 
 /// The alias of a host link, by which an orphan is recognised.
@@ -63,15 +73,15 @@ pub fn alias_uid(alias: &str) -> Option<&str> {
     alias.strip_prefix("fairlead/v1;")?.split(';').find_map(|part| part.strip_prefix("uid="))
 }
 
-/// Carries out an order. `still` says, right before the marker, whether the sandbox is the one to mark.
+/// Carries out an order.
 ///
 /// # Errors
 /// If the namespace cannot be opened, entered or looked at. What the kernel refuses otherwise is a problem in the result.
-pub fn run(net: &dyn Net, order: &Order, still: &(dyn Fn() -> bool + Sync)) -> Result<Brought, NetError> {
+pub fn run(net: &dyn Net, order: &Order, caller: &dyn Caller) -> Result<Brought, NetError> {
     let mut done = Ok(Brought::default());
     net.visit(&order.path, &mut |namespace, session| {
         let mut brought = Brought { cookie: namespace.cookie, nsid: namespace.nsid, ..Brought::default() };
-        done = visit(session, order, still, &mut brought).map(|()| brought);
+        done = visit(session, order, caller, &mut brought).map(|()| brought);
     })?;
     done
 }
@@ -79,7 +89,7 @@ pub fn run(net: &dyn Net, order: &Order, still: &(dyn Fn() -> bool + Sync)) -> R
 fn visit(
     session: &mut dyn Session,
     order: &Order,
-    still: &(dyn Fn() -> bool + Sync),
+    caller: &dyn Caller,
     brought: &mut Brought,
 ) -> Result<(), NetError> {
     let places: Vec<Place<'_>> = order.wanted.iter().map(Place::from).collect();
@@ -97,7 +107,10 @@ fn visit(
             "the interfaces changed while they were being attached",
         ));
     }
-    mark(session, order, observed.marker.as_deref(), still, brought);
+    mark(session, order, observed.marker.as_deref(), caller, brought);
+    if brought.ready {
+        caller.ready();
+    }
     Ok(())
 }
 
@@ -142,7 +155,7 @@ fn mark(
     session: &mut dyn Session,
     order: &Order,
     present: Option<&str>,
-    still: &(dyn Fn() -> bool + Sync),
+    caller: &dyn Caller,
     brought: &mut Brought,
 ) {
     let problem = order.waits_for.as_ref().or(brought.problems.first());
@@ -161,18 +174,18 @@ fn mark(
     if present == Some(marker.as_str()) || (is_ready && problem.is_some()) {
         return;
     }
-    if problem.is_none() && !still() {
+    if problem.is_none() && !caller.may_mark() {
         brought.superseded = true;
         return;
     }
     let report = session.apply(&[Step::SetMarker { marker }]);
     match report.failed {
         Some((_, error)) => brought.problems.push(Problem::new(Reason::AttachFailed, error.to_string())),
-        None => brought.marked = problem.is_none() && !is_ready,
-    }
-    brought.ready |= brought.marked;
-    if brought.marked {
-        info!("marked ready");
+        None if problem.is_none() && !is_ready => {
+            brought.ready = true;
+            brought.marked = Some(Instant::now());
+        }
+        None => {}
     }
 }
 
@@ -196,7 +209,77 @@ fn opens(marker: &str, uid: &str, cookie: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
+    use crate::net::fake::Fake;
+
+    const PATH: &str = "/run/netns/one";
+
+    /// Notes what is asked and told, and looks whether the marker is there meanwhile.
+    struct Noting<'a> {
+        fake: &'a Fake,
+        may: AtomicBool,
+        told: AtomicUsize,
+    }
+
+    impl Caller for Noting<'_> {
+        fn may_mark(&self) -> bool {
+            assert_eq!(marker(self.fake), None, "asked before the marker");
+            self.may.load(Ordering::Relaxed)
+        }
+
+        fn ready(&self) {
+            assert!(marker(self.fake).is_some_and(|marker| marker.contains("state=ready")), "told after it");
+            self.told.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn marker(fake: &Fake) -> Option<String> {
+        fake.look(Path::new(PATH)).and_then(|observed| observed.marker)
+    }
+
+    fn order(waits_for: Option<Problem>) -> Order {
+        Order {
+            uid: "uid-1".into(),
+            path: PATH.into(),
+            wanted: vec![],
+            waits_for,
+            hash: "0000beef".into(),
+            was_up_in: None,
+            may_repair: true,
+        }
+    }
+
+    #[test]
+    fn the_caller_hears_of_a_ready_marker_every_time_and_of_nothing_else() {
+        let fake = Fake::new(&[]);
+        fake.add_namespace(PATH);
+        let noting = Noting { fake: &fake, may: false.into(), told: 0.into() };
+        let told = || noting.told.load(Ordering::Relaxed);
+
+        let superseded = run(&fake, &order(None), &noting).unwrap();
+        assert!(superseded.superseded && superseded.marked.is_none() && told() == 0);
+
+        noting.may.store(true, Ordering::Relaxed);
+        let marked = run(&fake, &order(None), &noting).unwrap();
+        assert!(marked.ready && marked.marked.is_some() && told() == 1);
+
+        let again = run(&fake, &order(None), &noting).unwrap();
+        assert!(again.ready && again.marked.is_none() && told() == 2);
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_something_else_is_not_told_ready() {
+        let fake = Fake::new(&[]);
+        fake.add_namespace(PATH);
+        let noting = Noting { fake: &fake, may: true.into(), told: 0.into() };
+        let waits = Problem::new(Reason::Waiting, "for another");
+        let brought = run(&fake, &order(Some(waits)), &noting).unwrap();
+        assert!(!brought.ready && brought.marked.is_none());
+        assert_eq!(noting.told.load(Ordering::Relaxed), 0);
+        assert!(marker(&fake).is_some_and(|marker| marker.contains("for another")));
+    }
 
     #[test]
     fn the_owner_of_a_host_link_is_read_from_its_alias() {

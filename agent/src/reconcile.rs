@@ -89,7 +89,7 @@ pub struct Agent {
     /// Pods that wait for a sandbox to come or to end.
     pub waiting: Mutex<Waiting>,
     /// Sandboxes whose first container has to wait, or not any more.
-    pub waits: Waits,
+    pub waits: Arc<Waits>,
     /// Which pods a test wants attached late.
     pub slow: Option<SlowAttach>,
 }

@@ -53,10 +53,15 @@ impl From<Vec<f64>> for Times {
 }
 
 impl Times {
-    /// The figure that `p` percent of all do not exceed; 0 to 100. `NaN` without figures.
+    /// The figure that `p` percent of all do not exceed, 0 to 100; between two of them it is on the line that joins them.
+    /// `NaN` without figures.
     pub fn percentile(&self, p: usize) -> f64 {
-        let last = self.0.len().saturating_sub(1);
-        self.0.get((self.0.len() * p / 100).min(last)).copied().unwrap_or(f64::NAN)
+        let place = self.0.len().saturating_sub(1) * p;
+        let at = |place: usize| self.0.get(place).copied().unwrap_or(f64::NAN);
+        let (below, above) = (at(place / 100), at(place.div_ceil(100)));
+        #[expect(clippy::cast_precision_loss, reason = "less than a hundred")]
+        let share = (place % 100) as f64 / 100.0;
+        below + (above - below) * share
     }
 
     /// Of pairs of figures that were measured close to each other, how often the second is in the first: what the machine's
@@ -81,12 +86,18 @@ impl Times {
     }
 }
 
-/// Milliseconds from seeing a sandbox to its marker, in the order in which the agents of all nodes logged them.
-pub async fn attach_times(cluster: &Cluster) -> Result<Vec<f64>> {
+/// What the agents of all nodes logged as this field, in milliseconds, by the pod's name.
+pub async fn logged(cluster: &Cluster, field: &str) -> Result<BTreeMap<String, f64>> {
     let agents = ["-l", "app.kubernetes.io/name=fairlead-agent", "-c", "agent", "--tail=-1"];
     let log = cluster.kubectl(&[&["logs", "-n", "fairlead-system"], &agents[..]].concat()).await?;
-    let of_line = |line: &str| line.split("elapsed_ms=").nth(1)?.split_whitespace().next()?.parse().ok();
-    Ok(log.lines().filter_map(of_line).collect())
+    Ok(log.lines().filter_map(|line| of_pod(line, field)).collect())
+}
+
+/// The pod's name and the figure of a line like `… pod{pod="namespace/name" …}: … field=1.5`.
+fn of_pod(line: &str, field: &str) -> Option<(String, f64)> {
+    let (_, pod) = line.split_once("pod=\"")?.1.split_once('"')?.0.split_once('/')?;
+    let figure = line.split_once(&format!(" {field}="))?.1.split_whitespace().next()?;
+    Some((pod.to_owned(), figure.parse().ok()?))
 }
 
 /// Netlink requests and sysctl writes of a node's agent so far, by kind.
@@ -118,11 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_figures_that_were_measured() {
+    fn percentiles_are_between_the_figures_next_to_them() {
         let times: Times = [4.0, 1.0, 3.0, 2.0].into_iter().collect();
-        let shown = [0, 50, 99, 100].map(|p| times.percentile(p).to_string());
-        assert_eq!(shown, ["1", "3", "4", "4"]);
+        let shown = [0, 50, 90, 100].map(|p| format!("{:.2}", times.percentile(p)));
+        assert_eq!(shown, ["1.00", "2.50", "3.70", "4.00"]);
         assert!(Times::default().percentile(50).is_nan());
+    }
+
+    #[test]
+    fn figures_are_read_with_the_pod_that_they_are_of() {
+        let line = "2026-01-01T00:00:00Z  INFO pod{pod=\"bench/pod-7\" uid=1}: attach: attached interfaces=1 elapsed_ms=2.5";
+        assert_eq!(of_pod(line, "elapsed_ms"), Some(("pod-7".into(), 2.5)));
+        assert_eq!(of_pod(line, "cut_ms"), None);
+        assert_eq!(of_pod("elapsed_ms=2.5", "elapsed_ms"), None);
     }
 
     #[test]

@@ -7,20 +7,23 @@ use std::time::Duration;
 use fairlead_crds::network::Route;
 use fairlead_crds::pod_network::{Attachment, SandboxRef};
 use fairlead_crds::{IPBlock, IfName, Ip, Network, Reason, names};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::adopt::Adopted;
 use super::probe::Verdict;
 use super::{Agent, Awaited, RESYNC, RoundError, announce};
-use crate::bring::{self, Brought, Order};
+use crate::bring::{self, Brought, Caller, Order};
 use crate::clock::Clock;
 use crate::intent::{self, Intent, Problem, Wanted, World};
 use crate::ipam;
+use crate::lease::Lease;
 use crate::model::{Pod, Record};
+use crate::nri::Waits;
 use crate::plan::WantedInterface;
 use crate::queue::Next;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, Sandboxes};
 use crate::status::{Attached, Progress};
 use crate::view::Inner;
 
@@ -30,6 +33,29 @@ mod take;
 const SOON: Duration = Duration::from_millis(300);
 /// How soon to look again at a pod that something else brings here before.
 const RARELY: Duration = Duration::from_secs(5);
+
+/// What a visit to a sandbox is for, as the thread in its namespace has to know.
+struct Round {
+    uid: String,
+    sandbox: String,
+    sandboxes: watch::Receiver<Arc<Sandboxes>>,
+    lease: Arc<Lease>,
+    /// Where the runtime holds the pod.
+    waits: Option<Arc<Waits>>,
+}
+
+impl Caller for Round {
+    fn may_mark(&self) -> bool {
+        let sandboxes = self.sandboxes.borrow();
+        self.lease.is_fresh() && sandboxes.newest(&self.uid).is_some_and(|newest| newest.id == self.sandbox)
+    }
+
+    fn ready(&self) {
+        if let Some(waits) = &self.waits {
+            waits.ready(&self.sandbox);
+        }
+    }
+}
 
 impl Agent {
     pub(super) async fn attach(&self, pod: Pod, record: Option<Record>) -> Result<Next, RoundError> {
@@ -272,22 +298,19 @@ impl Agent {
             was_up_in: was_up(record, &described, &self.boot_id),
             may_repair: self.remember(uid, |memory| memory.repairs.check(Instant::now())),
         };
-        let brought = self.on_kernel({
-            let (sandboxes, lease, uid, id) =
-                (self.sandboxes.clone(), Arc::clone(&self.lease), uid.clone(), sandbox.id.clone());
-            let still = move || {
-                lease.is_fresh() && sandboxes.borrow().newest(&uid).is_some_and(|newest| newest.id == id)
-            };
-            let late = self.slow.as_ref().map_or(Duration::ZERO, |slow| slow.delay(&pod.key.name));
-            move |net| {
-                std::thread::sleep(late);
-                bring::run(net, &order, &still)
-            }
+        let caller = Round {
+            uid: uid.clone(),
+            sandbox: sandbox.id.clone(),
+            sandboxes: self.sandboxes.clone(),
+            lease: Arc::clone(&self.lease),
+            waits: pod.nri.then(|| Arc::clone(&self.waits)),
+        };
+        let late = self.slow.as_ref().map_or(Duration::ZERO, |slow| slow.delay(&pod.key.name));
+        let brought = self.on_kernel(move |net| {
+            std::thread::sleep(late);
+            bring::run(net, &order, &caller)
         });
         let brought = brought.await?;
-        if brought.ready && pod.nri {
-            self.waits.ready(&sandbox.id);
-        }
         if brought.created {
             announce::spawn(Arc::clone(&self.net), path, brought.cookie, wanted);
         }
@@ -321,9 +344,10 @@ impl Agent {
             self.remember(uid, |memory| memory.repairs.take(Instant::now())).ok();
             self.tell_repair(pod, what.clone()).await;
         }
-        if brought.marked {
-            let elapsed_ms = seen.elapsed().as_secs_f64() * 1000.0;
-            self.metrics.attached(seen.elapsed());
+        if let Some(marked) = brought.marked {
+            let elapsed = marked.saturating_duration_since(seen.into_std());
+            let elapsed_ms = elapsed.as_secs_f64() * 1000.0;
+            self.metrics.attached(elapsed);
             info!(sandbox = %sandbox.id, interfaces = brought.up.len(), elapsed_ms, "attached");
         }
         let up: Vec<Attached> =

@@ -12,7 +12,6 @@ use crate::clock::Clock;
 use crate::events::Events;
 use crate::lease::Lease;
 use crate::net::Net;
-use crate::nri::Waits;
 use crate::queue::Queue;
 use crate::record::Records;
 use crate::reserved::Reserved;
@@ -62,7 +61,7 @@ impl Agent {
             memory: Mutex::default(),
             links: Mutex::default(),
             waiting: Mutex::default(),
-            waits: Waits::default(),
+            waits: Arc::default(),
             slow: None,
             view,
             net,

@@ -30,14 +30,14 @@ impl Agent {
             return Ok(Next::After(LOOK_AGAIN));
         }
         let proven = Instant::now();
-        self.give_up(record).await?;
+        let cut_ms = self.give_up(record).await?.as_secs_f64() * 1000.0;
         self.view.lock().records.remove(uid);
         self.left(uid, &record.spec.attachments);
         self.forget_links(record);
         self.wait_for_sandbox(uid, None);
         self.metrics.released(proven.elapsed());
         self.changed.notify_one();
-        info!("released");
+        info!(cut_ms, "released");
         Ok(Next::After(Duration::ZERO))
     }
 
@@ -136,10 +136,15 @@ impl Agent {
         }
     }
 
-    /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat.
-    async fn give_up(&self, record: &Record) -> Result<(), RoundError> {
-        let links = Self::host_links(record);
-        self.on_kernel(move |net| net.delete_host_links(&links)).await?;
+    /// In this order: links cut, quarantine written, record gone. A crash in between repeats what is safe to repeat. How
+    /// long the kernel took to cut the links, a wait for a thread included.
+    async fn give_up(&self, record: &Record) -> Result<Duration, RoundError> {
+        let (links, begun) = (Self::host_links(record), std::time::Instant::now());
+        let cut = self.on_kernel(move |net| {
+            net.delete_host_links(&links)?;
+            Ok(begun.elapsed())
+        });
+        let cut = cut.await?;
         for attachment in &record.spec.attachments {
             let owner = ipam::owner(&record.key.uid, &attachment.interface);
             self.blocks.quarantine(&attachment.addresses, &owner).await?;
@@ -147,6 +152,6 @@ impl Agent {
         self.records.remove(record).await?;
         self.metrics.api_write("remove");
         self.end_turns(&record.key.uid, &record.spec.attachments).await;
-        Ok(())
+        Ok(cut)
     }
 }

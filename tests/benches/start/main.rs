@@ -8,6 +8,7 @@
 
 #![expect(clippy::print_stdout, reason = "printing is what a bench is for")]
 
+mod attach;
 mod bench;
 mod cost;
 mod hotplug;
@@ -72,11 +73,14 @@ enum Part {
     Rollout,
     /// A node full of pods
     Memory,
+    /// The agent's own part of a start
+    Attach,
 }
 
 impl Part {
     /// In the order of the run.
-    const ALL: [Self; 5] = [Self::Sequential, Self::Burst, Self::Hotplug, Self::Rollout, Self::Memory];
+    const ALL: [Self; 6] =
+        [Self::Sequential, Self::Burst, Self::Hotplug, Self::Rollout, Self::Memory, Self::Attach];
 }
 
 #[tokio::main]
@@ -136,5 +140,6 @@ async fn measured(
             Ok(vec![found.section(""), found.cpu(), found.requests()])
         }
         Part::Memory => Ok(vec![memory::run(bench, idle).await?]),
+        Part::Attach => Ok(vec![attach::run(bench).await?]),
     }
 }
