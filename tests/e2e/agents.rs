@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_crds::{PodNetwork, names};
-use fairlead_tests::{Cluster, node::Node, wait};
+use fairlead_tests::{Cluster, node::Node};
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, core::v1::Pod},
     jiff::Timestamp,
@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, EVENTUALLY, PATIENTLY},
+    fixtures::{self, PATIENTLY, eventually},
     trial::Env,
 };
 
@@ -165,7 +165,7 @@ impl Victims {
 
 /// Waits until the agent of every node is Ready, and is the one that runs now.
 pub async fn wait_ready(cluster: &Cluster) -> Result<()> {
-    wait::until(EVENTUALLY, "all agents to be Ready", || async {
+    eventually("all agents to be Ready", || async {
         check_replaced(cluster).await?;
         for node in cluster.nodes() {
             check_ready(cluster, node).await.with_context(|| format!("on {}", node.name()))?;
@@ -216,7 +216,7 @@ async fn check_ready(cluster: &Cluster, node: &Node) -> Result<()> {
 pub async fn while_stopped<T>(cluster: &Arc<Cluster>, body: impl Future<Output = Result<T>>) -> Result<T> {
     select_nodes(cluster, json!({ "fairlead.dev/nowhere": "true" })).await?;
     let outcome = async {
-        wait::until(EVENTUALLY, "all agents to be gone", || async {
+        eventually("all agents to be gone", || async {
             let left = pods(cluster).await?.len();
             ensure!(left == 0, "{left} are left");
             Ok(())

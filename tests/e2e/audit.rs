@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Finding, FindingCode, finding, names};
 use fairlead_gates::audit;
-use fairlead_tests::{Cluster, node::Node, wait};
+use fairlead_tests::{Cluster, node::Node};
 use futures::future::try_join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents, controllers,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -210,7 +210,7 @@ async fn plant_and_find(env: &Env, planted: &Planted, real: &str) -> Result<()> 
     plant_range(env).await?;
     plant_nodes(env, planted).await?;
     let client = env.cluster.client();
-    wait::until(EVENTUALLY, "everything that was planted to be found", || async {
+    eventually("everything that was planted to be found", || async {
         let found = audit::look(&client, names::TAINT_PREFIX).await?;
         let codes: BTreeSet<FindingCode> = found.iter().map(|finding| finding.code).collect();
         let missing: Vec<_> = EXPECTED.iter().filter(|code| !codes.contains(code)).collect();

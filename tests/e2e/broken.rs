@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail, ensure};
 use fairlead_crds::names;
-use fairlead_tests::{Cluster, fairlead, wait};
+use fairlead_tests::{Cluster, fairlead};
 use serde_json::json;
 
 use crate::{
     controllers,
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, Net, eventually},
     trial::{Case, Env},
 };
 
@@ -49,7 +49,7 @@ async fn break_it(cluster: &Cluster) -> Result<()> {
     controllers::scale(cluster, 0).await?;
     cluster.kubectl(&["delete", BINDING]).await?;
     // The API server takes a moment to forget a binding.
-    wait::until(EVENTUALLY, "the deletion of Admission", || async {
+    eventually("the deletion of Admission", || async {
         cluster.kubectl(&["delete", "admission", names::ADMISSION, "--ignore-not-found"]).await
     })
     .await?;
@@ -60,7 +60,7 @@ async fn break_it(cluster: &Cluster) -> Result<()> {
 async fn refused(env: &Env, net: &Net) -> Result<()> {
     let pod = fixtures::pod("wanting", net.name()).to_string();
     let create = ["-n", &env.namespace, "create", "--dry-run=server", "-f", "-"];
-    wait::until(EVENTUALLY, "an annotated pod to be refused", || async {
+    eventually("an annotated pod to be refused", || async {
         match env.cluster.kubectl_with_input(&create, &pod).await {
             Ok(answer) => bail!("not refused: {answer}"),
             Err(error) => {

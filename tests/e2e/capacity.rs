@@ -4,11 +4,10 @@ use std::{sync::Arc, time::Instant};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::json;
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
+    fixtures::{self, Net, PATIENTLY, QUARANTINE, eventually},
     trial::{Case, Env},
 };
 
@@ -38,7 +37,7 @@ async fn count(env: &Env, phase: &str) -> Result<usize> {
 }
 
 async fn wait_for_count(env: &Env, running: usize, pending: usize) -> Result<()> {
-    wait::until(EVENTUALLY, &format!("{running} pods to run and {pending} to be Pending"), || async {
+    eventually(&format!("{running} pods to run and {pending} to be Pending"), || async {
         let found = (count(env, "Running").await?, count(env, "Pending").await?);
         ensure!(found == (running, pending), "{} run, {} are Pending", found.0, found.1);
         Ok(())
@@ -61,13 +60,13 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     env.apply(&many.to_string()).await?;
     wait_for_count(&env, ADDRESSES, 2).await?;
     let resource = names::resource(net.name());
-    wait::until(EVENTUALLY, "the scheduler to name the network", || async {
+    eventually("the scheduler to name the network", || async {
         let events = env.kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"]).await?;
         ensure!(events.contains(&format!("Insufficient {resource}")), "{events}");
         Ok(())
     })
     .await?;
-    wait::until(EVENTUALLY, "the taint on both nodes", || async {
+    eventually("the taint on both nodes", || async {
         let found = taints(&env, &net).await?;
         ensure!(found == ["PreferNoSchedule", "PreferNoSchedule"], "{found:?}");
         Ok(())
@@ -80,7 +79,7 @@ async fn pending(env: Arc<Env>) -> Result<()> {
     let asked = Instant::now();
     env.kubectl(&["delete", gone, PATIENTLY]).await?;
     // The Deployment makes another one in its place, and one of three is let in.
-    let after = wait::until(EVENTUALLY, "another pod to be let in", || async {
+    let after = eventually("another pod to be let in", || async {
         let after = running(&env).await?;
         ensure!(after.len() == ADDRESSES && !after.contains(gone), "{after:?} run");
         Ok(after)
@@ -114,7 +113,7 @@ async fn taint(env: Arc<Env>) -> Result<()> {
     net.create(&env).await?;
     env.apply(&fixtures::deployment("many", 4, net.name()).to_string()).await?;
     wait_for_count(&env, ADDRESSES, 0).await?;
-    wait::until(EVENTUALLY, "the taint on both nodes", || async {
+    eventually("the taint on both nodes", || async {
         let found = taints(&env, &net).await?;
         ensure!(found == ["NoSchedule", "NoSchedule"], "{found:?}");
         Ok(())
@@ -122,7 +121,7 @@ async fn taint(env: Arc<Env>) -> Result<()> {
     .await?;
     ensure!(count(&env, "Running").await? == ADDRESSES, "running pods must stay");
     env.kubectl(&["delete", "deployment", "many", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the taint to go", || async {
+    eventually("the taint to go", || async {
         let found = taints(&env, &net).await?;
         ensure!(found.is_empty(), "{found:?}");
         Ok(())

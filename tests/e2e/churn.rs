@@ -10,14 +10,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
-use fairlead_tests::{Cluster, fairlead, wait};
+use fairlead_tests::{Cluster, fairlead};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt, api::ListParams};
 use serde_json::json;
 
 use crate::{
     agents, audit,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -99,16 +99,12 @@ async fn census(env: &Env) -> Result<Census> {
 
 /// Waits until that many pods are ready and that many have no node, and nothing is under way.
 async fn settled(env: &Env, ready: usize, unscheduled: usize) -> Result<BTreeSet<String>> {
-    wait::until(
-        EVENTUALLY,
-        &format!("{ready} pods to be ready and {unscheduled} to have no node"),
-        || async {
-            let census = census(env).await?;
-            let found = (census.ready.len(), census.unscheduled, census.between);
-            ensure!(found == (ready, unscheduled, 0), "ready, without a node and in between: {found:?}");
-            Ok(census.ready)
-        },
-    )
+    eventually(&format!("{ready} pods to be ready and {unscheduled} to have no node"), || async {
+        let census = census(env).await?;
+        let found = (census.ready.len(), census.unscheduled, census.between);
+        ensure!(found == (ready, unscheduled, 0), "ready, without a node and in between: {found:?}");
+        Ok(census.ready)
+    })
     .await
 }
 
@@ -159,7 +155,7 @@ async fn rounds(env: Arc<Env>) -> Result<()> {
     }
     .await;
     env.kubectl(&["delete", "deployment", "churn", "--ignore-not-found", PATIENTLY]).await?;
-    let gone = wait::until(EVENTUALLY, "all records to go", || async {
+    let gone = eventually("all records to go", || async {
         let left = fixtures::records(&env).await?.len();
         ensure!(left == 0, "{left} are left");
         Ok(())
@@ -197,7 +193,7 @@ async fn sixty_addresses(env: &Env, cluster: &Cluster) -> Result<()> {
 /// The scheduler itself says what is missing, and names the network.
 async fn insufficient(env: &Env, net: &Net) -> Result<()> {
     let resource = names::resource(net.name());
-    wait::until(EVENTUALLY, "the scheduler to name the network", || async {
+    eventually("the scheduler to name the network", || async {
         let events = env.kubectl(&["get", "events", "--field-selector=reason=FailedScheduling"]).await?;
         ensure!(events.contains(&format!("Insufficient {resource}")), "{events}");
         Ok(())
@@ -208,14 +204,14 @@ async fn insufficient(env: &Env, net: &Net) -> Result<()> {
 /// A pod that comes when the range is known to be full has the scheduling gate, so that no autoscaler adds a node for it.
 async fn one_more_is_gated(env: &Env, net: &Net) -> Result<()> {
     let marked = format!("jsonpath={{.spec.networks[?(@.name==\"{}\")].gated}}", net.name());
-    wait::until(EVENTUALLY, "the network to be marked as full", || async {
+    eventually("the network to be marked as full", || async {
         let gated = env.cluster.kubectl(&["get", "admission", names::ADMISSION, "-o", &marked]).await?;
         ensure!(gated == "true", "{gated:?}");
         Ok(())
     })
     .await?;
     scale(env, 62).await?;
-    wait::until(EVENTUALLY, "a gated pod to be told why", || async {
+    eventually("a gated pod to be told why", || async {
         let api: Api<Pod> = Api::namespaced(env.cluster.client(), &env.namespace);
         let pods = api.list(&ListParams::default().labels("app=churn")).await?.items;
         let is_gated = |pod: &&Pod| pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.is_some());

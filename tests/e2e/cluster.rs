@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use fairlead_tests::{layout, wait};
 
 use crate::{
-    fixtures::{EVENTUALLY, PATIENTLY},
+    fixtures::{EVENTUALLY, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -58,7 +58,7 @@ async fn cluster_ip(env: Arc<Env>) -> Result<()> {
     env.wait_ready("app=sleeper").await?;
     let service = layout::KUBERNETES_SERVICE.to_string();
     // That a node is Ready says nothing of the rules of its kube-proxy.
-    wait::until(EVENTUALLY, "an answer by the Service's address", || async {
+    eventually("an answer by the Service's address", || async {
         env.exec("client", &["nc", "-w", "3", &service, "443", "-e", "true"]).await.map(drop)
     })
     .await
@@ -91,7 +91,7 @@ async fn processes_of_a_pod(env: Arc<Env>) -> Result<()> {
     let own = i32::try_from(std::process::id())?;
     ensure!(node.kill(own).is_err(), "a process outside of the node must be refused");
     node.kill(pids[0])?;
-    wait::until(EVENTUALLY, "the container to be restarted", || async {
+    eventually("the container to be restarted", || async {
         let count = env.field("pod/target", ".status.containerStatuses[0].restartCount").await?;
         ensure!(count == "1", "restarts: {count}");
         Ok(())
@@ -140,7 +140,7 @@ async fn power_cut(env: Arc<Env>) -> Result<()> {
     node.kill_all().await?;
     node.boot().await?;
     env.cluster.wait_for_node(node, EVENTUALLY).await?;
-    wait::until(EVENTUALLY, "the pod to run again", || async {
+    eventually("the pod to run again", || async {
         let count = env.field("pod/victim", ".status.containerStatuses[0].restartCount").await?;
         ensure!(count == "1", "restarts: {count}");
         Ok(())

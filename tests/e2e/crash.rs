@@ -4,14 +4,13 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use futures::future::try_join_all;
 use kube::ResourceExt;
 use serde_json::json;
 
 use crate::{
     agents::{self, Victims},
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, EVENTUALLY, Net, eventually},
     traces,
     trial::{Case, Env},
     watch,
@@ -43,7 +42,7 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     storm["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 30.into();
     storm["spec"]["template"]["spec"]["containers"][0]["command"] = json!(["sh", "-c", ENDS_IN_A_WHILE]);
     env.apply(&storm.to_string()).await?;
-    wait::until(EVENTUALLY, "the first pods to be attached", || async {
+    eventually("the first pods to be attached", || async {
         let attached = attached(&env).await?;
         ensure!(attached >= 3, "{attached}");
         Ok(())
@@ -59,7 +58,7 @@ async fn killed_in_between(env: Arc<Env>) -> Result<()> {
     agents::wait_ready(&env.cluster).await?;
     let agents = Victims::find(&env.cluster, env.cluster.nodes()).await?;
     env.kubectl(&["delete", "deployment", "storm", "--wait=false"]).await?;
-    wait::until(EVENTUALLY, "the first records to go", || async {
+    eventually("the first records to go", || async {
         let records = fixtures::records(&env).await?.len();
         ensure!(records < all, "{records} of {all} are left");
         Ok(())
@@ -156,14 +155,14 @@ async fn sandbox_killed(env: Arc<Env>) -> Result<()> {
     for pid in node.sandbox_pids(&record.spec.pod_uid).await? {
         node.kill(pid)?;
     }
-    wait::until(EVENTUALLY, "another sandbox in the record", || async {
+    eventually("another sandbox in the record", || async {
         let record = fixtures::record(&env, "phoenix").await?;
         let now = record.status.and_then(|status| status.sandbox).context("no sandbox in the record")?;
         ensure!(now.id != sandbox.id && now.cookie != sandbox.cookie, "still {}", now.id);
         Ok(())
     })
     .await?;
-    wait::until(EVENTUALLY, "the gate to hold again", || async {
+    eventually("the gate to hold again", || async {
         let now = self::gate(&env).await?;
         ensure!(now != gate, "still {now}");
         Ok(())

@@ -5,11 +5,10 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -88,7 +87,7 @@ async fn adds_and_leaves_out(env: Arc<Env>) -> Result<()> {
         create_pod(&env, &net, name).await?;
     }
     // Seven addresses are usable, less the one that is left out.
-    let ready = wait::until(EVENTUALLY, "all of them but one to be Ready", || async {
+    let ready = eventually("all of them but one to be Ready", || async {
         let records = fixtures::records(&env).await?.into_iter();
         let ready = records.filter(|record| record.status.as_ref().is_some_and(fixtures::is_ready));
         let ready: BTreeSet<_> =
@@ -117,7 +116,7 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
     set_ranges(&env, &net, &json!([{ "cidr": SECOND }])).await?;
     let message = format!(".status.conditions[?(@.type==\"{}\")].message", "Draining");
     let who = format!("{}/stays", env.namespace);
-    wait::until(EVENTUALLY, "the Network to say who is in the way", || async {
+    eventually("the Network to say who is in the way", || async {
         let said = env.field(&object(&net), &message).await?;
         ensure!(said.contains(&who) && said.contains(FIRST), "{said:?}");
         Ok(())
@@ -128,7 +127,7 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
     let later = start(&env, &net, "next").await?;
     ensure!(later.starts_with("10.68.1."), "{later} is of a range that was taken away");
     env.kubectl(&["delete", "pod", "stays", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the range to be gone", || async {
+    eventually("the range to be gone", || async {
         let ranges = env.field(&object(&net), ".status.ranges[*].cidr").await?;
         let said = env.field(&object(&net), &message).await?;
         ensure!(ranges == SECOND && said.is_empty(), "{ranges}: {said}");
@@ -138,14 +137,14 @@ async fn takes_away(env: Arc<Env>) -> Result<()> {
     // Deleted, it counts what is left.
     env.kubectl(&["delete", &object(&net), "--wait=false"]).await?;
     let in_use = ".status.conditions[?(@.type==\"InUse\")].message";
-    wait::until(EVENTUALLY, "the Network to count what is left", || async {
+    eventually("the Network to count what is left", || async {
         let said = env.field(&object(&net), in_use).await?;
         ensure!(said.contains("attachments of pods left: 1") && said.contains("next"), "{said:?}");
         Ok(())
     })
     .await?;
     env.kubectl(&["delete", "pod", "next", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the Network to go", || async {
+    eventually("the Network to go", || async {
         let left = env.kubectl(&["get", &object(&net), "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
         Ok(())
@@ -163,7 +162,7 @@ async fn overlaps(env: Arc<Env>) -> Result<()> {
     futures::try_join!(set_ranges(&env, &one, &first), set_ranges(&env, &two, &second))?;
     let state = r#".status.ranges[?(@.cidr=="10.68.4.0/28")].state"#;
     let message = r#".status.conditions[?(@.type=="Accepted")].message"#;
-    wait::until(EVENTUALLY, "one of both to be told", || async {
+    eventually("one of both to be told", || async {
         let states = (env.field(&object(&one), state).await?, env.field(&object(&two), state).await?);
         let (loser, winner) = match (states.0.as_str(), states.1.as_str()) {
             ("Admitted", "Refused") => (&two, &one),

@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Admission, Network, names};
-use fairlead_tests::{fairlead, wait};
+use fairlead_tests::fairlead;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::{
-    fixtures::{EVENTUALLY, PATIENTLY, QUARANTINE},
+    fixtures::{EVENTUALLY, PATIENTLY, QUARANTINE, eventually},
     trial::{Case, Env},
 };
 
@@ -82,7 +82,7 @@ fn created<'a>(applied: &'a str, kind: &'a str) -> impl Iterator<Item = &'a str>
 /// Until then a rule selects nobody.
 async fn wait_for_admission(env: &Env, networks: &BTreeSet<&str>) -> Result<()> {
     let api: Api<Admission> = Api::all(env.cluster.client());
-    wait::until(EVENTUALLY, "the Networks to stand in the Admission", || async {
+    eventually("the Networks to stand in the Admission", || async {
         let admission = api.get(names::ADMISSION).await?;
         let known: BTreeSet<&str> =
             admission.spec.networks.iter().map(|network| network.name.as_str()).collect();

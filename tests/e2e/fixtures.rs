@@ -18,6 +18,18 @@ pub const EVENTUALLY: Duration = Duration::from_secs(300);
 /// The same for a command of `kubectl` that waits.
 pub const PATIENTLY: &str = "--timeout=300s";
 
+/// Asks `check` again and again until it gives a value: what must come in the end. See [`wait::until`].
+///
+/// # Errors
+/// When it has not come within [`EVENTUALLY`].
+pub async fn eventually<T, F, Fut>(what: &str, check: F) -> Result<T>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T>>,
+{
+    wait::until(EVENTUALLY, what, check).await
+}
+
 /// How long a freed address rests in these Networks.
 pub const QUARANTINE: Duration = Duration::from_secs(5);
 
@@ -86,7 +98,7 @@ impl Net {
         env.delete_at_the_end(&format!("networks.{}/{}", names::GROUP, self.name));
         fairlead::wait_for_network(&env.cluster, &self.name, EVENTUALLY).await?;
         // Only then admission knows what its pods need.
-        wait::until(EVENTUALLY, &format!("{} to stand in the Admission", self.name), || async {
+        eventually(&format!("{} to stand in the Admission", self.name), || async {
             let admissions: Api<Admission> = Api::all(env.cluster.client());
             let known = admissions.get(names::ADMISSION).await?.spec.networks;
             ensure!(known.iter().any(|network| network.name == self.name), "it does not");
@@ -206,7 +218,7 @@ pub fn is_ready(status: &PodNetworkStatus) -> bool {
 
 /// Waits until the record of a pod says why it waits, and gives the sentence.
 pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result<String> {
-    wait::until(EVENTUALLY, &format!("the record of {pod} to say {reasons:?}"), || async {
+    eventually(&format!("the record of {pod} to say {reasons:?}"), || async {
         let record = record(env, pod).await?;
         let conditions = record.status.map(|status| status.conditions).unwrap_or_default();
         let ready =
@@ -229,7 +241,7 @@ pub async fn wait_for_reason(env: &Env, pod: &str, reasons: &[Reason]) -> Result
 /// Waits until the pod's condition has this reason, and gives its sentence.
 pub async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
     let path = |field: &str| format!(".status.conditions[?(@.type==\"{}\")].{field}", names::NETWORK_READY);
-    wait::until(EVENTUALLY, &format!("{pod} to be told {reason}"), || async {
+    eventually(&format!("{pod} to be told {reason}"), || async {
         let object = format!("pod/{pod}");
         let (found, message) =
             (env.field(&object, &path("reason")).await?, env.field(&object, &path("message")).await?);
@@ -241,7 +253,7 @@ pub async fn told(env: &Env, pod: &str, reason: Reason) -> Result<String> {
 
 /// Waits until the gate of a pod has said something, and gives its log.
 pub async fn wait_for_gate(env: &Env, pod: &str, something: &str) -> Result<String> {
-    wait::until(EVENTUALLY, &format!("the gate of {pod} to say `{something}`"), || async {
+    eventually(&format!("the gate of {pod} to say `{something}`"), || async {
         let said = env.kubectl(&["logs", pod, "-c", names::GATE_CONTAINER]).await?;
         ensure!(said.contains(something), "it says {said:?}");
         Ok(said)
@@ -253,7 +265,7 @@ pub async fn wait_for_gate(env: &Env, pod: &str, something: &str) -> Result<Stri
 pub async fn wait_for_quiet(env: &Env) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(env.cluster.client());
     let networks: Api<Network> = Api::all(env.cluster.client());
-    wait::until(EVENTUALLY, "earlier trials to be cleaned up", || async {
+    eventually("earlier trials to be cleaned up", || async {
         let namespaces =
             namespaces.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);
         let networks = networks.list(&ListParams::default()).await?.items.into_iter().map(|one| one.metadata);

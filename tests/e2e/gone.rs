@@ -14,7 +14,7 @@ use kube::{Api, api::ListParams};
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
+    fixtures::{self, Net, PATIENTLY, QUARANTINE, eventually},
     traces::{self, Traces},
     trial::{Case, Env},
 };
@@ -92,7 +92,7 @@ async fn completed_job(env: Arc<Env>) -> Result<()> {
         "spec": { "template": without_name(template) },
     });
     env.apply(&job.to_string()).await?;
-    wait::until(EVENTUALLY, "the pod of the job", || async {
+    eventually("the pod of the job", || async {
         let pods = fixtures::pods(&env, "work").await?.len();
         ensure!(pods == 1, "{pods} pods");
         Ok(())
@@ -137,7 +137,7 @@ async fn stateful_set(env: Arc<Env>) -> Result<()> {
     let mut before = String::new();
     for round in 0..3 {
         // The status of the set may still be of the pod before.
-        before = wait::until(EVENTUALLY, "the next pod of the set", || async {
+        before = eventually("the next pod of the set", || async {
             let uid = env.field("pod/web-0", ".metadata.uid").await?;
             ensure!(uid != before, "it is the one before");
             Ok(uid)
@@ -162,7 +162,7 @@ async fn after_the_sandbox(env: Arc<Env>) -> Result<()> {
     let node = env.cluster.node(&record.spec.node_name)?;
     let records: Api<PodNetwork> = Api::namespaced(env.cluster.client(), &env.namespace);
     env.kubectl(&["delete", "pod", "victim", "--wait=false"]).await?;
-    wait::until(EVENTUALLY, "the sandbox to end", || async {
+    eventually("the sandbox to end", || async {
         let left = node.sandbox_pids(&traces.uid).await?;
         ensure!(left.is_empty(), "{left:?} are left");
         Ok(())
@@ -235,7 +235,7 @@ async fn network(env: Arc<Env>) -> Result<()> {
     node.exec(&["ip", "link", "show", &bridge]).await?;
     let object = format!("networks.{}/{}", names::GROUP, net.name());
     env.kubectl(&["delete", &object, "--wait=false"]).await?;
-    wait::until(EVENTUALLY, "the Network to say that it is used", || async {
+    eventually("the Network to say that it is used", || async {
         let status = env.field(&object, ".status.conditions[?(@.type==\"InUse\")].status").await?;
         ensure!(status == "True", "InUse={status}");
         Ok(())
@@ -248,7 +248,7 @@ async fn network(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     env.kubectl(&["delete", "pod", "last", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the Network, its blocks and its bridge to go", || async {
+    eventually("the Network, its blocks and its bridge to go", || async {
         let left = env.kubectl(&["get", &object, "--ignore-not-found", "-o", "name"]).await?;
         let blocks: Api<IPBlock> = Api::all(env.cluster.client());
         let of_network = ListParams::default().fields(&format!("spec.network={}", net.name()));

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -93,7 +93,7 @@ impl Subject {
     async fn is_refused(&self, env: &Env, sentence: &str) -> Result<()> {
         let of_the_pod = format!("--field-selector=involvedObject.name={}", self.name);
         let path = r#"jsonpath={range .items[?(@.reason=="Failed")]}{.message}{"\n"}{end}"#;
-        wait::until(EVENTUALLY, &format!("a refusal that says {sentence:?}"), || async {
+        eventually(&format!("a refusal that says {sentence:?}"), || async {
             let refusals = kubectl(env, &["get", "events", &of_the_pod, "-o", path]).await?;
             ensure!(refusals.contains(sentence), "its events say {refusals:?}");
             Ok(())
@@ -148,7 +148,7 @@ async fn wait_for_guard(cluster: &Cluster, node: &Node) -> Result<()> {
     let pod = agents::pod(cluster, node).await?.name_any();
     let wait = ["/fairlead-guard", "wait", "--report", "/run/fairlead/guard"];
     let exec = ["exec", "-n", names::INSTALL_NAMESPACE, &pod, "-c", "guard", "--"];
-    wait::until(EVENTUALLY, "the guard to be connected", || async {
+    eventually("the guard to be connected", || async {
         cluster.kubectl(&[&exec[..], &wait[..]].concat()).await.map(drop)
     })
     .await
@@ -189,7 +189,7 @@ async fn back_to_gates(env: &Env) -> Result<()> {
 
 /// What holds pods whose networks leave it open.
 pub async fn wait_for_auto(cluster: &Cluster, hold: &str) -> Result<()> {
-    wait::until(EVENTUALLY, &format!("the Admission to say {hold}"), || async {
+    eventually(&format!("the Admission to say {hold}"), || async {
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = cluster.kubectl(&["get", &admission, "-o", "jsonpath={.spec.hold}"]).await?;
         ensure!(said == hold, "it says {said:?}");
@@ -214,7 +214,7 @@ pub async fn create_a_container(env: &Env, node: &Node, stem: &str) -> Result<()
 
 /// The node's label and the condition of its `NodeNetwork` say how it can hold.
 async fn says(env: &Env, node: &Node, hold: &str, reason: Reason) -> Result<()> {
-    wait::until(EVENTUALLY, &format!("{} to say {hold}", node.name()), || async {
+    eventually(&format!("{} to say {hold}", node.name()), || async {
         let label = format!("jsonpath={{.metadata.labels.{}}}", names::HOLD_LABEL.replace('.', "\\."));
         let label = env.cluster.kubectl(&["get", "node", &node.name(), "-o", &label]).await?;
         let path = "jsonpath={.status.hold} {.status.conditions[?(@.type=='HoldStrict')].reason}";

@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::{node::Node, wait};
+use fairlead_tests::node::Node;
 use k8s_openapi::api::{apps::v1::DaemonSet, coordination::v1::Lease, core::v1::Pod};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, Net, eventually},
     trial::{Case, Env},
 };
 
@@ -80,7 +80,7 @@ async fn replace_all(env: &Env) -> Result<()> {
     let version = json!({ "metadata": { "annotations": { "trial": format!("after {before:?}") } } });
     agents::patch_template(&env.cluster, &version).await?;
     let replaced = async {
-        wait::until(EVENTUALLY, "both agents to be replaced", || async {
+        eventually("both agents to be replaced", || async {
             agents::wait_ready(&env.cluster).await?;
             let now = holders(env).await?;
             ensure!(now.iter().all(|(node, uid)| before[node] != *uid), "{now:?}");
@@ -132,12 +132,12 @@ async fn bad_version(env: Arc<Env>) -> Result<()> {
 }
 
 async fn taken_back(env: &Env, before: &BTreeMap<String, String>, net: &Net) -> Result<()> {
-    wait::until(EVENTUALLY, "the new version to take over on one node", || async {
+    eventually("the new version to take over on one node", || async {
         ensure!(holders(env).await? != *before, "nothing changed");
         Ok(())
     })
     .await?;
-    wait::until(EVENTUALLY, "the old version to be back", || async {
+    eventually("the old version to be back", || async {
         let now = holders(env).await?;
         ensure!(now == *before, "{now:?} instead of {before:?}");
         Ok(())

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
-use fairlead_tests::{Cluster, fairlead, wait};
+use fairlead_tests::{Cluster, fairlead};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use serde_json::json;
 
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     guard,
     trial::{Case, Env},
 };
@@ -29,7 +29,7 @@ pub fn cases() -> Vec<Case> {
 async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     let net = Net::island(&env, "strict", &["10.39.0.0/24"]).with("/hold", json!("Nri"));
     net.create(&env).await?;
-    wait::until(EVENTUALLY, "the Admission to say how the pods are held", || async {
+    eventually("the Admission to say how the pods are held", || async {
         let path = format!("jsonpath={{.spec.networks[?(@.name=='{}')].hold}}", net.name());
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = env.cluster.kubectl(&["get", &admission, "-o", &path]).await?;
@@ -38,7 +38,7 @@ async fn no_strict_node(env: Arc<Env>) -> Result<()> {
     })
     .await?;
     env.apply(&fixtures::pod("patient", net.name()).to_string()).await?;
-    wait::until(EVENTUALLY, "the pod to say what it waits for", || async {
+    eventually("the pod to say what it waits for", || async {
         let described = env.kubectl(&["describe", "pod", "patient"]).await?;
         ensure!(described.contains(&format!("{}: ", Reason::NoStrictNode)), "{described}");
         ensure!(described.contains("a node that is nri-strict, and no ready node is"), "{described}");
@@ -62,7 +62,7 @@ async fn auto(env: Arc<Env>) -> Result<()> {
         guard::wait_for_auto(&env.cluster, "Nri").await?;
         let api: Api<Pod> = Api::namespaced(env.cluster.client(), &env.namespace);
         // The API server takes a moment to see the parameter of its policies.
-        let held = wait::until(EVENTUALLY, "a pod without a gate", || async {
+        let held = eventually("a pod without a gate", || async {
             env.kubectl(&["delete", "pod", "held", "--ignore-not-found", "--force", "--grace-period=0"])
                 .await?;
             env.apply(&fixtures::pod("held", net.name()).to_string()).await?;
@@ -119,7 +119,7 @@ async fn joins(env: &Env) -> Result<()> {
 
 async fn wait_for_taint(cluster: &Cluster, node: &str, wanted: bool) -> Result<()> {
     let what = format!("{node} {} the start-up taint", if wanted { "to get" } else { "to lose" });
-    wait::until(EVENTUALLY, &what, || async {
+    eventually(&what, || async {
         let taints = cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.spec.taints[*].key}"]).await?;
         let there = taints.split_whitespace().any(|key| key == names::AGENT_NOT_READY_TAINT);
         ensure!(there == wanted, "its taints are {taints:?}");

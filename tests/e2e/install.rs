@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::{fairlead, layout, wait};
+use fairlead_tests::{fairlead, layout};
 use serde_json::Value;
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -33,7 +33,7 @@ async fn broken_off(env: Arc<Env>) -> Result<()> {
         ensure!(finalizers.contains(names::GROUP), "{object:#}");
     }
     env.kubectl(&["delete", "pod", "stays", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the record to be released", || async {
+    eventually("the record to be released", || async {
         let left = env.kubectl(&["get", "podnetworks", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
         Ok(())
@@ -48,8 +48,8 @@ async fn begin_to_uninstall(env: &Env) -> Result<()> {
     let mark =
         ["patch", "admission", names::ADMISSION, "--type=merge", "-p", r#"{"spec":{"uninstalling":true}}"#];
     // The API server takes a moment to forget a binding.
-    wait::until(EVENTUALLY, "the Admission to be writable", || cluster.kubectl(&mark)).await?;
-    wait::until(EVENTUALLY, "the agents to let go", || async {
+    eventually("the Admission to be writable", || cluster.kubectl(&mark)).await?;
+    eventually("the agents to let go", || async {
         let records =
             env.kubectl(&["get", "podnetworks", "-o", "jsonpath={.items[*].metadata.finalizers}"]).await?;
         ensure!(records.is_empty(), "{records}");

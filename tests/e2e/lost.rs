@@ -12,7 +12,7 @@ use serde_json::json;
 use self::sniffer::Sniffer;
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, EVENTUALLY, Net, eventually},
     trial::{Case, Env},
 };
 
@@ -66,13 +66,13 @@ async fn power_cut(env: &Env, cluster: &Cluster, node: &Node) -> Result<()> {
     .await?;
     let name = node.name();
     cluster.kubectl(&["taint", "node", &name, OUT_OF_SERVICE]).await?;
-    wait::until(EVENTUALLY, "the lost pod's record to go", || async {
+    eventually("the lost pod's record to go", || async {
         let records = fixtures::records(env).await?;
         ensure!(records.iter().all(|record| record.spec.pod_name != "lonely"), "it is there");
         Ok(())
     })
     .await?;
-    wait::until(EVENTUALLY, "its address to be another pod's", || async {
+    eventually("its address to be another pod's", || async {
         let records = fixtures::records(env).await?;
         ensure!(records.iter().any(|record| holds(record, &address)), "nobody has {address:?}");
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{PodNetwork, names};
-use fairlead_tests::{fairlead, wait};
+use fairlead_tests::fairlead;
 use k8s_openapi::{
     api::core::v1::Pod,
     jiff::{SignedDuration, Timestamp},
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -122,7 +122,7 @@ impl<'a> Held<'a> {
 
     /// Waits until an event of a pod has these words.
     async fn wait_for_words(&self, number: usize, words: &str) -> Result<()> {
-        wait::until(EVENTUALLY, &format!("an event of {} that says {words:?}", self.name(number)), || async {
+        eventually(&format!("an event of {} that says {words:?}", self.name(number)), || async {
             let said = self.events(number).await?;
             ensure!(said.contains(words), "the events say {said:?}");
             Ok(())
@@ -151,7 +151,7 @@ async fn sees_net1(env: Arc<Env>) -> Result<()> {
         let addresses = seen.lines().filter(|line| line.contains("net1")).count();
         ensure!(addresses >= 2, "{} did not see its addresses at its start:\n{seen}", held.name(number));
         // The runtime need not wait for what is written when the interfaces are up.
-        wait::until(EVENTUALLY, &format!("{} to say how it was held", held.name(number)), || async {
+        eventually(&format!("{} to say how it was held", held.name(number)), || async {
             let condition = held.condition(number, "Held").await?;
             ensure!(condition == ("True".into(), "Nri".into()), "Held is {condition:?}");
             held.check_attached_at(number).await
@@ -215,7 +215,7 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
     let held = Held::new(&env, "bare");
     agents::while_stopped(&env.cluster, async {
         held.create(1, net.name(), "node1").await?;
-        wait::until(EVENTUALLY, "the first container to have run", || async {
+        eventually("the first container to have run", || async {
             let seen = held.first_look(0).await?;
             ensure!(!seen.is_empty() && !seen.contains("net1"), "it saw {seen:?}");
             Ok(())
@@ -223,7 +223,7 @@ async fn unheld(env: Arc<Env>) -> Result<()> {
         .await
     })
     .await?;
-    wait::until(EVENTUALLY, "the pod to be found and attached late", || async {
+    eventually("the pod to be found and attached late", || async {
         let (ready, said) = (held.condition(0, "Ready").await?, held.condition(0, "Held").await?);
         ensure!(said == ("False".into(), "StartedUnheld".into()), "Held is {said:?}");
         ensure!(ready.0 == "True", "Ready is {ready:?}");

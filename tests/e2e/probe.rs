@@ -4,12 +4,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{IPBlock, names};
-use fairlead_tests::wait;
 use kube::{Api, api::ListParams};
 use serde_json::json;
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, Net, eventually},
     trial::{Case, Env},
 };
 
@@ -47,7 +46,7 @@ async fn left_out(env: Arc<Env>) -> Result<()> {
         env.apply(&on_second.to_string()).await?;
     }
     wait_for_conflict(&env, ours.name(), &taken, &mac.to_string()).await?;
-    wait::until(EVENTUALLY, "one of two pods to get the free address", || async {
+    eventually("one of two pods to get the free address", || async {
         let mut got = BTreeSet::new();
         for record in fixtures::records(&env).await? {
             let ready = record.status.as_ref().is_some_and(fixtures::is_ready);
@@ -68,7 +67,7 @@ async fn left_out(env: Arc<Env>) -> Result<()> {
     .await?;
     let path =
         "jsonpath={.items[?(@.reason=='AddressInUse')].note}{.items[?(@.reason=='AddressInUse')].message}";
-    wait::until(EVENTUALLY, "the event that names the stranger", || async {
+    eventually("the event that names the stranger", || async {
         let events = env.kubectl(&["get", "events", "-o", path]).await?;
         ensure!(events.contains(&taken) && events.contains(&mac.to_string()), "the event says {events:?}");
         Ok(())
@@ -78,7 +77,7 @@ async fn left_out(env: Arc<Env>) -> Result<()> {
 
 async fn wait_for_conflict(env: &Env, network: &str, address: &str, mac: &str) -> Result<()> {
     let blocks: Api<IPBlock> = Api::all(env.cluster.client());
-    wait::until(EVENTUALLY, &format!("a block of {}/{network} to name {mac}", names::GROUP), || async {
+    eventually(&format!("a block of {}/{network} to name {mac}", names::GROUP), || async {
         let all = blocks.list(&ListParams::default()).await?.items;
         let of_network = all.into_iter().filter(|block| block.spec.network == network);
         let conflicts: Vec<_> =

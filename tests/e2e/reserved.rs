@@ -6,11 +6,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::{Reason, names};
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY, QUARANTINE},
+    fixtures::{self, Net, PATIENTLY, QUARANTINE, eventually},
     trial::{Case, Env},
 };
 
@@ -78,7 +77,7 @@ async fn by_value(env: Arc<Env>) -> Result<()> {
     let found = fixtures::addresses(&env, "two", "net1").await?;
     ensure!(found == ["10.70.0.70/24"], "{found:?}");
     env.kubectl(&["delete", "pod", "two", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the claim to end with its last pod", || async {
+    eventually("the claim to end with its last pod", || async {
         let left = env.kubectl(&["get", &block, "--ignore-not-found", "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
         Ok(())

@@ -10,7 +10,7 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -43,7 +43,7 @@ async fn gates(env: &Env, name: &str) -> Result<(Vec<String>, String)> {
 
 /// Waits until a pod is gated, and says why where people look.
 async fn is_gated(env: &Env, name: &str, reason: Reason, sentence: &str) -> Result<()> {
-    wait::until(EVENTUALLY, &format!("{name} to be gated and to say why"), || async {
+    eventually(&format!("{name} to be gated and to say why"), || async {
         let found = gates(env, name).await?;
         ensure!(
             found == (vec![names::SCHEDULING_GATE.to_owned()], "SchedulingGated".to_owned()),
@@ -100,7 +100,7 @@ async fn missing_network(env: Arc<Env>) -> Result<()> {
 
 /// Whether new pods of a network get the gate.
 async fn wait_for_admission(env: &Env, net: &Net, gated: bool) -> Result<()> {
-    wait::until(EVENTUALLY, &format!("the Admission to say gated: {gated}"), || async {
+    eventually(&format!("the Admission to say gated: {gated}"), || async {
         let path = format!("jsonpath={{.spec.networks[?(@.name=='{}')].gated}}", net.name());
         let admission = format!("admissions.{}/{}", names::GROUP, names::ADMISSION);
         let said = env.cluster.kubectl(&["get", &admission, "-o", &path]).await?;
@@ -140,7 +140,7 @@ async fn gate_of_another(env: Arc<Env>) -> Result<()> {
     let (found, _) = gates(&env, "shared").await?;
     ensure!(found == [OTHER, names::SCHEDULING_GATE], "{found:?}");
     net.create(&env).await?;
-    wait::until(EVENTUALLY, "our gate to be lifted", || async {
+    eventually("our gate to be lifted", || async {
         let (found, _) = gates(&env, "shared").await?;
         ensure!(found == [OTHER], "{found:?}");
         Ok(())
@@ -185,7 +185,7 @@ async fn node_capacity(env: Arc<Env>) -> Result<()> {
         [("large", large, "cpu".to_owned()), ("elsewhere", elsewhere, names::resource(net.name()))]
     {
         env.apply(&pod.to_string()).await?;
-        wait::until(EVENTUALLY, &format!("the scheduler to say what {name} lacks"), || async {
+        eventually(&format!("the scheduler to say what {name} lacks"), || async {
             let found = gates(&env, name).await?;
             ensure!(found == (vec![], "Unschedulable".to_owned()), "{found:?}");
             let described = env.kubectl(&["describe", "pod", name]).await?;

@@ -9,14 +9,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fairlead_tests::{fairlead, wait};
+use fairlead_tests::fairlead;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::ListParams};
 use serde_json::json;
 
 use crate::{
     agents::{self, Victims},
-    fixtures::{self, EVENTUALLY, Net},
+    fixtures::{self, Net, eventually},
     guard,
     trial::{Case, Env},
     watch::Ping,
@@ -124,7 +124,7 @@ async fn rollout(env: &Env, net: &Net) -> Result<()> {
     }
     env.apply(&fixtures::deployment("rollout", ROLLOUT, net.name()).to_string()).await?;
     // Some are attached, most are not.
-    wait::until(EVENTUALLY, "the rollout to begin", || async {
+    eventually("the rollout to begin", || async {
         let attached = fixtures::records(env).await?.into_iter().filter_map(|record| record.status);
         let attached = attached.filter(fixtures::is_ready).count();
         ensure!(attached >= 10, "{attached}");

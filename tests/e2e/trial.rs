@@ -11,14 +11,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use fairlead_tests::{Cluster, wait};
+use fairlead_tests::Cluster;
 use libtest_mimic::Trial;
 use tokio::runtime::Handle;
 
 use crate::{
     audit,
     env::Shared,
-    fixtures::{EVENTUALLY, PATIENTLY},
+    fixtures::{PATIENTLY, eventually},
 };
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(900);
@@ -141,7 +141,7 @@ impl Env {
         let namespace = format!("{}-{id}", stem.trim_end_matches('-'));
         cluster.kubectl(&["create", "namespace", &namespace]).await?;
         // Without it the API server refuses pods.
-        wait::until(EVENTUALLY, "the namespace's service account", || async {
+        eventually("the namespace's service account", || async {
             cluster.kubectl(&["get", "-n", &namespace, "serviceaccount", "default"]).await.map(drop)
         })
         .await?;

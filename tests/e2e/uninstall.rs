@@ -8,7 +8,7 @@ use fairlead_tests::{fairlead, progress::Progress, wait};
 use serde_json::Value;
 
 use crate::{
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, Net, PATIENTLY, eventually},
     trial::{Case, Env},
 };
 
@@ -89,7 +89,7 @@ async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
     wait::stays(SETTLE, "pods keep their interfaces after the next installation", || still_connected(env))
         .await?;
     env.kubectl(&["delete", "pods", "--all", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the bridges to go", || async {
+    eventually("the bridges to go", || async {
         for node in env.cluster.nodes() {
             let bridge = node.output(&["ip", "link", "show", fixtures::UPLINK_BRIDGE]).await?;
             ensure!(!bridge.status.success(), "{} has it still", node.name());
@@ -100,7 +100,7 @@ async fn comes_back(env: &Env, removed: Result<()>) -> Result<()> {
 }
 
 async fn nothing_left(env: &Env) -> Result<()> {
-    wait::until(EVENTUALLY, "everything of fairlead to be gone", || async {
+    eventually("everything of fairlead to be gone", || async {
         let kinds = "namespaces,clusterroles,clusterrolebindings,crds,priorityclasses,flowschemas,\
                      mutatingadmissionpolicies,validatingadmissionpolicies,\
                      mutatingadmissionpolicybindings,validatingadmissionpolicybindings";

@@ -17,12 +17,11 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use fairlead_crds::{Admission, IPBlock, Network, NodeNetwork, PodNetwork};
-use fairlead_tests::wait;
 use serde_json::Value;
 
 use self::{every::every_rule, server::Server};
 use crate::{
-    fixtures::EVENTUALLY,
+    fixtures::eventually,
     trial::{Case, Env},
 };
 
@@ -49,7 +48,7 @@ async fn server(env: &Env, kind: &str) -> Result<Server> {
     env.cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", MANIFEST]).await?;
     let server = Server::new(&env.cluster.kubeconfig_path(), kind, &env.namespace).await?;
     // A new definition is served a moment after it is stored.
-    wait::until(EVENTUALLY, &format!("{kind} to be served"), || async {
+    eventually(&format!("{kind} to be served"), || async {
         let nothing = server.manifest("x", &Value::Null);
         server.create(&nothing).await?.refused("spec", "").map(drop)
     })

@@ -2,14 +2,13 @@
 
 use anyhow::{Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use super::{
     hold::{asking, plain},
     place::{ADMISSION, Place, Verb, refused, send},
 };
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 
@@ -28,14 +27,14 @@ pub async fn a_broken_installation_stops_only_who_asks(place: &Place) -> Result<
 }
 
 async fn without_the_admission(place: &Place) -> Result<()> {
-    wait::until(EVENTUALLY, "the Admission to be deletable", || async {
+    eventually("the Admission to be deletable", || async {
         send(&place.client, Verb::Delete, ADMISSION, &Value::Null).await?;
         Ok(())
     })
     .await?;
     let sentence = "fairlead does not work at the moment, so a pod that asks for a network cannot be created";
     for request in [place.counted.as_str(), ""] {
-        wait::until(EVENTUALLY, "the missing Admission to be noticed", || async {
+        eventually("the missing Admission to be noticed", || async {
             refused(place.try_pod(&asking(request)).await, sentence)
         })
         .await?;
@@ -49,8 +48,5 @@ async fn without_the_admission(place: &Place) -> Result<()> {
     on_the_node["spec"]["hostNetwork"] = json!(true);
     place.try_pod(&on_the_node).await?;
     place.label_namespace(&json!({ names::ATTACH_LABEL: names::ATTACH_ENABLED })).await?;
-    wait::until(EVENTUALLY, "the label to be seen", || async {
-        refused(place.try_pod(&plain()).await, sentence)
-    })
-    .await
+    eventually("the label to be seen", || async { refused(place.try_pod(&plain()).await, sentence) }).await
 }

@@ -2,11 +2,10 @@
 
 use anyhow::{Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use super::place::{Place, Verb, send};
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 /// A pod of one container that asks for networks.
 pub fn asking(networks: &str) -> Value {
@@ -94,7 +93,7 @@ pub async fn everything_is_injected_once(place: &Place) -> Result<()> {
 /// The strictest level of pod security lets the gate through.
 pub async fn the_gate_passes_the_restricted_level(place: &Place) -> Result<()> {
     place.label_namespace(&json!({ "pod-security.kubernetes.io/enforce": "restricted" })).await?;
-    wait::until(EVENTUALLY, "the level to be enforced", || async {
+    eventually("the level to be enforced", || async {
         super::place::refused(place.try_pod(&asking(&place.counted)).await, "restricted")
     })
     .await?;
@@ -156,7 +155,7 @@ pub async fn the_gate_is_first_again_after_another_plugin(place: &Place) -> Resu
 async fn rival_is_behind(place: &Place) -> Result<()> {
     let pod = asking(&place.counted);
     let stored = |pod| async move { anyhow::Ok(place.try_pod(pod).await?) };
-    wait::until(EVENTUALLY, "the rival to be active", || async {
+    eventually("the rival to be active", || async {
         let stored = stored(&pod).await?;
         ensure!(names_of(&stored["spec"]["initContainers"]).contains(&"rival"));
         Ok(())
@@ -204,7 +203,7 @@ pub async fn a_snapshot_that_the_user_brought_is_overwritten(place: &Place) -> R
     pod["metadata"]["annotations"] = json!({ names::SELECTED_ANNOTATION: r#"[{"name":"forged"}]"# });
     for label in [Value::Null, json!(names::ATTACH_ENABLED)] {
         place.label_namespace(&json!({ names::ATTACH_LABEL: label })).await?;
-        wait::until(EVENTUALLY, "the label to be seen", || async {
+        eventually("the label to be seen", || async {
             let stored = place.try_pod(&pod).await?;
             ensure!(*snapshot(&stored) == "[]" && !is_held(&stored), "{stored:#}");
             ensure!(place.try_pod(&plain()).await?["metadata"]["annotations"].is_null() == label.is_null());
@@ -305,7 +304,7 @@ pub async fn selectors_are_evaluated_at_creation(place: &Place) -> Result<()> {
         "the namespace is not labelled"
     );
     place.label_namespace(&json!({ names::ATTACH_LABEL: names::ATTACH_ENABLED })).await?;
-    wait::until(EVENTUALLY, "the label and the rules to be seen", || async {
+    eventually("the label and the rules to be seen", || async {
         let stored = place.try_pod(&labelled(json!({ "pick": "both" }))).await?;
         ensure!(*snapshot(&stored) == picked, "{stored:#}");
         Ok(())

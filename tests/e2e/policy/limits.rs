@@ -6,14 +6,13 @@ use fairlead_crds::{
     names,
     request::MAX_ATTACHMENTS,
 };
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use super::{
     hold::{container, plain},
     place::{ADMISSION, Place, Verb, send},
 };
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 /// Requirements of each selector; with the values below the object is close to what etcd stores at most.
 const REQUIREMENTS: usize = 4;
@@ -43,7 +42,7 @@ pub async fn the_largest_admission_is_affordable(place: &Place) -> Result<()> {
     let resources = json!({ "requests": both, "limits": both });
     pod["spec"]["containers"] =
         (0..CONTAINERS).map(|index| container(&format!("c{index}"), &resources)).collect();
-    wait::until(EVENTUALLY, "the Admission to be seen", || async {
+    eventually("the Admission to be seen", || async {
         let stored = place.try_pod(&pod).await?;
         let limits = &stored["spec"]["initContainers"][0]["resources"]["limits"];
         let counted = limits

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use super::{
     hold::{asking, container, plain},
     place::{Place, Verb, refused, send},
 };
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 /// The list that fairlead writes.
 const REQUIRED: &str = r#"["fairlead-guard"]"#;
@@ -24,7 +23,7 @@ pub struct Runtime {
 impl Runtime {
     /// Waits until the policies know the Network.
     pub async fn wait_for_admission(&self) -> Result<()> {
-        wait::until(EVENTUALLY, "the policies to know what the runtime holds", || async {
+        eventually("the policies to know what the runtime holds", || async {
             let stored = self.place.try_pod(&asking(&self.strict)).await?;
             ensure!(is_held_by_the_runtime(&stored), "{stored:#}");
             Ok(())

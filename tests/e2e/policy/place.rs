@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Config, ResourceExt,
@@ -13,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 /// The parameter of the mutating policies.
 pub const ADMISSION: &str = "/apis/fairlead.dev/v1alpha1/admissions/default";
@@ -107,7 +106,7 @@ impl Place {
             ensure!(gate["resources"]["limits"][names::resource(&self.counted)] == "1", "{stored:#}");
             Ok(())
         };
-        wait::until(EVENTUALLY, "the policies to know the Networks", rules).await
+        eventually("the policies to know the Networks", rules).await
     }
 
     /// Two numbers below 256 that other tests hardly have, for `10.<them>.0`, separated by a dash.

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result, ensure};
 use fairlead_crds::names;
-use fairlead_tests::wait;
 use serde_json::{Value, json};
 
 use super::{
     hold::{asking, container, plain},
     place::{ADMISSION, Place, User, Verb, refused, send},
 };
-use crate::fixtures::EVENTUALLY;
+use crate::fixtures::eventually;
 
 /// A sandbox that shows its containers no interface added later, and a system without network namespaces.
 pub async fn unsupported_runtimes_are_refused_by_name(place: &Place) -> Result<()> {
@@ -19,7 +18,7 @@ pub async fn unsupported_runtimes_are_refused_by_name(place: &Place) -> Result<(
     send(&place.client, Verb::Create, classes, &manifest).await?;
     let mut kata = asking(&place.counted);
     kata["spec"]["runtimeClassName"] = json!(class);
-    let answer = wait::until(EVENTUALLY, "the RuntimeClass to be seen", || async {
+    let answer = eventually("the RuntimeClass to be seen", || async {
         match place.try_pod(&kata).await {
             Err(kube::Error::Api(status)) if status.message.contains("not found") => {
                 Err(kube::Error::Api(status).into())
@@ -111,7 +110,7 @@ pub async fn nobody_changes_a_record_by_hand(place: &Place) -> Result<()> {
     let release = json!({ "metadata": { "finalizers": null } });
     send(&agent, Verb::Merge, &path, &release).await?;
     outcome?;
-    wait::until(EVENTUALLY, "the record to go", || async {
+    eventually("the record to go", || async {
         ensure!(send(&place.client, Verb::Get, &path, &Value::Null).await.is_err());
         Ok(())
     })
@@ -130,7 +129,7 @@ async fn attack(place: &Place, records: &str, path: &str) -> Result<()> {
     let bindings = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings");
     send(&place.client, Verb::Create, &bindings, &binding).await?;
     let tenant = place.client_of(User::Named(&format!("system:serviceaccount:{namespace}:tenant"))).await?;
-    wait::until(EVENTUALLY, "the tenant's rights", || async {
+    eventually("the tenant's rights", || async {
         send(&tenant, Verb::Get, path, &Value::Null).await?;
         Ok(())
     })

@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::{
     agents,
-    fixtures::{self, EVENTUALLY, Net, PATIENTLY},
+    fixtures::{self, EVENTUALLY, Net, PATIENTLY, eventually},
     trial::Env,
 };
 
@@ -47,7 +47,7 @@ fn stateful_set(net: &Net) -> Value {
 
 /// The address of each pod, once all are Ready.
 async fn addresses(env: &Env) -> Result<BTreeMap<String, String>> {
-    wait::until(EVENTUALLY, "all pods to be Ready", || async {
+    eventually("all pods to be Ready", || async {
         let records = fixtures::records(env).await?;
         let ready: Vec<&PodNetwork> =
             records.iter().filter(|record| record.status.as_ref().is_some_and(fixtures::is_ready)).collect();
@@ -162,7 +162,7 @@ pub async fn stays(env: Arc<Env>) -> Result<()> {
         env.kubectl(&["get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}"]).await?;
     ensure!(!on.contains("node2"), "the drained node has pods: {on}");
     env.kubectl(&["scale", "statefulset", "web", "--replicas=1"]).await?;
-    wait::until(EVENTUALLY, "one pod to be left", || async {
+    eventually("one pod to be left", || async {
         let left = fixtures::records(&env).await?.len();
         ensure!(left == 1, "{left}");
         Ok(())
@@ -182,7 +182,7 @@ async fn drain(cluster: &Cluster, node: &str) -> Result<()> {
 
 async fn ends_with_the_set(env: &Env, net: &Net) -> Result<()> {
     env.kubectl(&["delete", "statefulset", "web", PATIENTLY]).await?;
-    wait::until(EVENTUALLY, "the claims to end with the StatefulSet", || async {
+    eventually("the claims to end with the StatefulSet", || async {
         let selector = format!("--field-selector=spec.network={}", net.name());
         let left = env.kubectl(&["get", "ipblocks", &selector, "-o", "name"]).await?;
         ensure!(left.is_empty(), "{left}");
@@ -195,7 +195,7 @@ async fn ends_with_the_set(env: &Env, net: &Net) -> Result<()> {
 async fn wait_until_promised(env: &Env, net: &Net) -> Result<()> {
     let resource = names::resource(net.name());
     let allocatable = "jsonpath={range .items[*]}{.status.allocatable}{\"\\n\"}{end}";
-    wait::until(EVENTUALLY, "all nodes to promise addresses", || async {
+    eventually("all nodes to promise addresses", || async {
         let promised = env.cluster.kubectl(&["get", "nodes", "-o", allocatable]).await?;
         ensure!(promised.lines().all(|node| node.contains(&resource)), "{promised}");
         Ok(())
