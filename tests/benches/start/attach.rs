@@ -6,9 +6,10 @@ use anyhow::{Result, ensure};
 use fairlead_tests::{
     measure::{self, Section, Times, Unit},
     progress::Stage,
+    wait,
 };
 
-use crate::bench::{Bench, Variant};
+use crate::bench::{Bench, PATIENCE, Variant};
 
 /// In each column.
 const PODS: usize = 100;
@@ -81,17 +82,16 @@ async fn measured(bench: &mut Bench<'_>, stage: &Stage, variant: Variant, at_onc
     })
 }
 
-/// What the agents logged of these pods.
+/// What the agents logged of these pods. A record goes a moment before its agent logs what it took.
 async fn logged(bench: &Bench<'_>, field: &str, pods: &BTreeSet<String>) -> Result<Times> {
-    let times = measure::logged(bench.cluster, field).await?;
-    let of_pods: Vec<f64> = pods.iter().filter_map(|pod| times.get(pod).copied()).collect();
-    ensure!(
-        of_pods.len() == pods.len(),
-        "the agents logged {field} of {} of {} pods",
-        of_pods.len(),
-        pods.len()
-    );
-    Ok(of_pods.into())
+    let what = format!("the agents to log {field} of all pods");
+    wait::until(PATIENCE, &what, || async {
+        let times = measure::logged(bench.cluster, field).await?;
+        let missing = pods.iter().find(|pod| !times.contains_key(*pod));
+        ensure!(missing.is_none(), "they have not of {missing:?}");
+        Ok(pods.iter().map(|pod| times[pod]).collect())
+    })
+    .await
 }
 
 fn counts(
