@@ -1,7 +1,7 @@
 //! The real kernel, over netlink.
 //!
 //! The node's own namespace is the one in which [`Kernel::new`] is called; its sockets are made there and
-//! kept. A pod's namespace is entered on a thread of its own, for one operation.
+//! kept. A pod's namespace is entered on a thread that ends with that operation.
 
 pub(super) mod attempt;
 mod bridges;
@@ -28,6 +28,7 @@ use self::sysctl::Sysctls;
 use super::devices::Devices;
 use super::monitor::Monitor;
 use super::netlink::{Counters, Counts, Socket};
+use super::threads::Threads;
 use super::{
     Asked, BridgeProblem, BridgeReady, Namespace, Net, NetError, Session, Stranger, WantedBridge, conntrack,
     netns, probe,
@@ -78,6 +79,7 @@ pub struct Kernel {
     own: OwnedFd,
     own_cookie: u64,
     idle: Mutex<Vec<Socket>>,
+    threads: Threads,
 }
 
 impl Kernel {
@@ -96,6 +98,7 @@ impl Kernel {
             own: netns::own()?,
             own_cookie: netns::own_cookie()?,
             idle: Mutex::default(),
+            threads: Threads::default(),
         })
     }
 
@@ -157,6 +160,10 @@ impl Kernel {
 }
 
 impl Net for Kernel {
+    fn start(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), NetError> {
+        self.threads.start(work)
+    }
+
     fn visit(
         &self,
         path: &Path,
