@@ -28,8 +28,11 @@ struct Known {
     at: Instant,
 }
 
-/// How long a bridge that is ready is believed without looking.
-const TRUST: Duration = Duration::from_secs(30);
+/// How long a bridge that is ready is believed without looking: longer than until it is next surveyed, so that no pod has
+/// to wait for a look.
+const TRUST: Duration = Duration::from_secs(60);
+/// The same for a survey.
+const SURVEY_TRUST: Duration = Duration::from_secs(15);
 /// The same for one that is not.
 const DISTRUST: Duration = Duration::from_secs(2);
 
@@ -44,10 +47,14 @@ impl Bridges {
     /// # Errors
     /// [`Problem`] for people.
     pub async fn ready(&self, network: &str) -> Result<BridgeReady, Problem> {
+        self.look(network, TRUST).await
+    }
+
+    async fn look(&self, network: &str, trust: Duration) -> Result<BridgeReady, Problem> {
         let wanted = self.wanted(network)?;
         let name = wanted.name.to_string();
         if let Some(known) =
-            self.lock().get(&name).filter(|known| known.wanted == wanted && known.is_trusted())
+            self.lock().get(&name).filter(|known| known.wanted == wanted && known.is_trusted(trust))
         {
             return known.state.clone();
         }
@@ -119,7 +126,7 @@ impl Bridges {
         };
         let mut troubles = std::collections::BTreeMap::new();
         for name in names {
-            if let Err(problem) = self.ready(&name).await {
+            if let Err(problem) = self.look(&name, SURVEY_TRUST).await {
                 troubles.insert(name, problem);
             }
         }
@@ -165,8 +172,8 @@ impl Bridges {
 }
 
 impl Known {
-    fn is_trusted(&self) -> bool {
-        self.at.elapsed() < if self.state.is_ok() { TRUST } else { DISTRUST }
+    fn is_trusted(&self, ready: Duration) -> bool {
+        self.at.elapsed() < if self.state.is_ok() { ready } else { DISTRUST }
     }
 }
 
