@@ -1,18 +1,24 @@
 //! The fairlead agent.
 
 use std::process::ExitCode;
+use std::thread::available_parallelism;
 
 use clap::Parser;
 use fairlead_agent::args::{Args, Command};
 use fairlead_agent::{admin, audit, run};
 
+/// Most threads that work on tasks: on a large node more would only cost memory.
+const WORKERS: usize = 4;
 /// Most threads that may block, for the kernel and for probes; what is more waits its turn.
 const BLOCKING: usize = 64;
 
 fn main() -> anyhow::Result<ExitCode> {
-    // One thread for all tasks: they are short, and handing them from one thread to the next costs more than they do.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().max_blocking_threads(BLOCKING).enable_all().build()?;
+    let cores = available_parallelism().map_or(1, usize::from);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores.min(WORKERS))
+        .max_blocking_threads(BLOCKING)
+        .enable_all()
+        .build()?;
     runtime.block_on(start(Args::parse()))
 }
 

@@ -15,14 +15,11 @@ pub mod netlink;
 pub mod netns;
 mod probe;
 pub mod selftest;
-pub mod threads;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fairlead_crds::{IfName, Ip, Mac, Reason};
-use tokio::sync::oneshot;
 
 use crate::plan::{HostLink, Observed, Step, WantedInterface};
 
@@ -160,15 +157,6 @@ pub enum HostEvent {
 
 /// The network of one node.
 pub trait Net: Send + Sync + 'static {
-    /// Starts `work`, which calls the other methods, on a thread that may block. Must be called within a tokio runtime.
-    ///
-    /// # Errors
-    /// If there is no thread.
-    fn start(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), NetError> {
-        drop(tokio::task::spawn_blocking(work));
-        Ok(())
-    }
-
     /// Opens a sandbox's namespace, gives it an id if it has none, and runs `work` inside, on a thread that
     /// enters it once; `work` cannot await. The namespace is not kept open afterwards.
     ///
@@ -224,26 +212,6 @@ pub trait Net: Send + Sync + 'static {
     /// # Errors
     /// [`NetError::NotOurs`] if a link of that name has another group.
     fn delete_host_links(&self, names: &[String]) -> Result<(), NetError>;
-}
-
-impl dyn Net {
-    /// Runs `work` on a thread that may block, and waits for it.
-    ///
-    /// # Errors
-    /// If there is no thread, or `work` panicked on it. Errors of `work` are its own.
-    pub async fn run<T: Send + 'static>(
-        self: Arc<Self>,
-        work: impl FnOnce(&dyn Net) -> Result<T, NetError> + Send + 'static,
-    ) -> Result<T, NetError> {
-        let ((told, answer), net) = (oneshot::channel(), Arc::clone(&self));
-        // Nobody listens any more when the agent stops.
-        self.start(Box::new(move || drop(told.send(work(net.as_ref())))))?;
-        let failed = |_| NetError::System {
-            action: "end work on the kernel".into(),
-            source: std::io::Error::other("its thread panicked"),
-        };
-        answer.await.unwrap_or_else(|error| Err(failed(error)))
-    }
 }
 
 /// The inside of one namespace, together with the node's own.

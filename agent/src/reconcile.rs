@@ -138,6 +138,8 @@ pub(crate) enum RoundError {
     Net(#[from] NetError),
     #[error(transparent)]
     Cri(#[from] crate::sandbox::cri::CriError),
+    #[error("the agent stops")]
+    Stopped,
 }
 
 impl Agent {
@@ -308,7 +310,11 @@ impl Agent {
     pub(crate) async fn on_kernel<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Net) -> Result<T, NetError> + Send + 'static,
-    ) -> Result<T, NetError> {
-        Arc::clone(&self.net).run(work).await
+    ) -> Result<T, RoundError> {
+        let net = Arc::clone(&self.net);
+        match tokio::task::spawn_blocking(move || work(net.as_ref())).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(RoundError::Stopped),
+        }
     }
 }

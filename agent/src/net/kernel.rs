@@ -1,7 +1,7 @@
 //! The real kernel, over netlink.
 //!
 //! The node's own namespace is the one in which [`Kernel::new`] is called; its sockets are made there and
-//! kept. A pod's namespace is entered on a thread that ends with that operation.
+//! kept. A pod's namespace is entered on a thread of its own, for one operation.
 
 pub(super) mod attempt;
 mod bridges;
@@ -28,7 +28,6 @@ use self::sysctl::Sysctls;
 use super::devices::Devices;
 use super::monitor::Monitor;
 use super::netlink::{Counters, Counts, Socket};
-use super::threads::Threads;
 use super::{
     Asked, BridgeProblem, BridgeReady, Namespace, Net, NetError, Session, Stranger, WantedBridge, conntrack,
     netns, probe,
@@ -79,7 +78,6 @@ pub struct Kernel {
     own: OwnedFd,
     own_cookie: u64,
     idle: Mutex<Vec<Socket>>,
-    threads: Threads,
 }
 
 impl Kernel {
@@ -98,7 +96,6 @@ impl Kernel {
             own: netns::own()?,
             own_cookie: netns::own_cookie()?,
             idle: Mutex::default(),
-            threads: Threads::default(),
         })
     }
 
@@ -160,10 +157,6 @@ impl Kernel {
 }
 
 impl Net for Kernel {
-    fn start(&self, work: Box<dyn FnOnce() + Send>) -> Result<(), NetError> {
-        self.threads.start(work)
-    }
-
     fn visit(
         &self,
         path: &Path,

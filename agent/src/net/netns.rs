@@ -1,7 +1,7 @@
 //! Network namespaces: open, enter, name. The one place that calls `setns` and `unshare`.
 //!
-//! A namespace is entered on a thread that ends with the work, never on one that is used again: what runs there cannot
-//! await, and there is nothing to restore. Descriptors, not paths, after the first open.
+//! A namespace is entered on a fresh thread that ends with the work, never on one that is used again: what
+//! runs there cannot await, and there is nothing to restore. Descriptors, not paths, after the first open.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,7 +14,7 @@ use nix::libc;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket, sockopt};
 
-use super::{NetError, threads};
+use super::NetError;
 
 /// The calling thread's namespace. `/proc/self` would be that of the process' first thread.
 const OWN: &str = "/proc/thread-self/ns/net";
@@ -51,15 +51,13 @@ pub fn own() -> Result<OwnedFd, NetError> {
     open(Path::new(OWN))
 }
 
-/// Runs `work` in a namespace: on the calling thread if that ends with its work, and it stays there; else on one of its
-/// own. So `work` must not call this.
+/// Runs `work` in a namespace, on a thread of its own.
 ///
 /// # Errors
 /// If the thread cannot be made or the namespace cannot be entered. A panic in `work` goes on in the caller.
 pub fn run<T: Send>(namespace: BorrowedFd<'_>, work: impl FnOnce() -> T + Send) -> Result<T, NetError> {
-    let enter = move || setns(namespace, CloneFlags::CLONE_NEWNET).map(|()| work());
-    let done = if threads::ends_with_its_work() { enter() } else { on_a_thread(enter)? };
-    done.map_err(|errno| system("enter the network namespace", errno))
+    on_a_thread(move || setns(namespace, CloneFlags::CLONE_NEWNET).map(|()| work()))?
+        .map_err(|errno| system("enter the network namespace", errno))
 }
 
 /// Runs `work` in a new namespace that ends with it, on a thread of its own.

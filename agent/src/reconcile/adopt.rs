@@ -134,7 +134,7 @@ impl Agent {
             net.visit(&path, &mut |_, session| observed = session.observe(&places))?;
             observed
         });
-        Ok(observed.await.map(Some)?)
+        observed.await.map(Some)
     }
 
     /// Whether all addresses of a link could be taken over.

@@ -18,10 +18,11 @@ pub(super) fn spawn(net: Arc<dyn Net>, path: PathBuf, cookie: u64, interfaces: V
     tokio::spawn(async move {
         for pause in PAUSES {
             tokio::time::sleep(pause).await;
-            let (path, interfaces) = (path.clone(), interfaces.clone());
-            let sent = Arc::clone(&net).run(move |net| announce(net, &path, cookie, &interfaces)).await;
-            if let Err(error) = sent {
-                debug!(%error, "addresses not announced");
+            let (net, path, interfaces) = (Arc::clone(&net), path.clone(), interfaces.clone());
+            let sent =
+                tokio::task::spawn_blocking(move || announce(net.as_ref(), &path, cookie, &interfaces)).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                debug!(?sent, "addresses not announced");
                 return;
             }
         }
